@@ -1,1 +1,97 @@
-fn main() {}
+//! The `heapscan` program: data to standard output, everything else to standard error; exit code 0, 1 for errors in the
+//! data or the run, 2 for usage.
+#![deny(unsafe_code)]
+
+mod args;
+mod generate;
+mod ls;
+mod methods;
+mod report;
+mod scan;
+
+use args::{Cli, Command};
+use clap::Parser;
+use heapscan::{Engine, EngineOptions, Error, ErrorKind, Result};
+use std::{
+    io::{self, Write},
+    process::ExitCode,
+};
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let result = match cli.command {
+        Command::Ls(args) => ls::run(&args),
+        Command::Scan(args) => scan::run(&args),
+        Command::Methods(args) => methods::run(&args),
+        Command::Generate(command) => generate::run(&command),
+        Command::Fixture { name, snapshot } => generate::fixture(&name, &snapshot),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        // Whoever reads the output has had enough (`heapscan scan ... | head`); that is no error of ours.
+        Err(error) if error.errno() == Some(libc::EPIPE) && error.path().is_none() => ExitCode::SUCCESS,
+        Err(error) => {
+            say(&format!("heapscan: {error}"));
+            ExitCode::from(if error.kind() == ErrorKind::Usage { 2 } else { 1 })
+        }
+    }
+}
+
+/// A line to standard error. If nobody can read it, there is nothing left to do.
+fn say(line: &str) {
+    let _ = writeln!(io::stderr().lock(), "{line}");
+}
+
+/// Opens the cluster and says what is to be known about it.
+fn open(args: &args::ClusterArgs) -> Result<Engine> {
+    let engine = Engine::open(&args.pgdata, options(args))?;
+    for warning in engine.cluster().warnings() {
+        say(&format!("heapscan: warning: {warning}"));
+    }
+    let method = engine.method();
+    if let Some(why) = &method.why {
+        say(&format!("heapscan: io_method {} uses {}: {why}", method.requested, method.used));
+    }
+    Ok(engine)
+}
+
+fn options(args: &args::ClusterArgs) -> EngineOptions {
+    let engine = &args.engine;
+    let mut options = EngineOptions {
+        shared_buffers: engine.shared_buffers,
+        io_combine_limit: engine.io_combine_limit,
+        effective_io_concurrency: engine.effective_io_concurrency,
+        io_direct: engine.io_direct,
+        huge_pages: engine.huge_pages,
+        verify: engine.verify,
+        allow_unclean: args.allow_unclean,
+        follow_tablespace_links: args.follow_tablespace_links,
+        ..EngineOptions::default()
+    };
+    options.io.method = engine.io_method;
+    options.io.io_workers = engine.io_workers.map(|n| n as usize);
+    options.io.io_max_concurrency = engine.io_max_concurrency;
+    options.io.fault = engine.io_fault.clone();
+    options
+}
+
+/// Prints `value` as one JSON document to standard output.
+fn print_json(value: &impl serde::Serialize) -> Result<()> {
+    let text = serde_json::to_string_pretty(value)
+        .map_err(|e| Error::new(ErrorKind::Io, format!("cannot make JSON: {e}")))?;
+    print(&format!("{text}\n"))
+}
+
+/// Prints `text` to standard output.
+fn print(text: &str) -> Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(|e| output_error(&e))
+}
+
+fn output_error(error: &io::Error) -> Error {
+    let message = format!("cannot write to standard output: {error}");
+    match error.raw_os_error() {
+        Some(errno) => Error::new(ErrorKind::Io, message).with_errno(errno),
+        None => Error::new(ErrorKind::Io, message),
+    }
+}

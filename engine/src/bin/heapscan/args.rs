@@ -1,0 +1,234 @@
+//! The command line.
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::path::PathBuf;
+
+#[derive(Parser)]
+#[command(name = "heapscan", version, about = "Reads PostgreSQL heap files without a server", max_term_width = 110)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// List the tables of a cluster's database (or its databases, when it has several and none is named)
+    Ls(LsArgs),
+    /// Print the rows of a table, or aggregates over them
+    Scan(Box<ScanArgs>),
+    /// Show each IO method: compiled in, usable here, why not
+    Methods(MethodsArgs),
+    /// Write a valid cluster of any size without a server
+    #[command(subcommand)]
+    Generate(GenerateCommand),
+    /// Unpack a bundled test cluster and print its folder
+    #[command(hide = true)]
+    Fixture {
+        /// Name, as in the fixtures' manifest (`pgbench`, `corpus-small-18`, ...)
+        name: String,
+        /// Snapshot of it
+        #[arg(long, default_value = "clean")]
+        snapshot: String,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ListFormat {
+    Table,
+    Json,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum RowFormat {
+    /// As `COPY ... TO STDOUT` prints
+    Text,
+    /// As `COPY ... TO STDOUT (FORMAT csv, HEADER)` prints
+    Csv,
+    /// One JSON object a line
+    Json,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum StatsFormat {
+    Text,
+    Json,
+}
+
+/// Which cluster and database.
+#[derive(Args)]
+pub(crate) struct ClusterArgs {
+    /// The cluster's data directory: a stopped cluster, a snapshot, a restored base backup
+    pub(crate) pgdata: PathBuf,
+    /// Database; may be left out when there is just one user database
+    #[arg(long, short = 'd', value_name = "NAME")]
+    pub(crate) database: Option<String>,
+    /// Read a cluster that was not shut down cleanly: WAL is not replayed, so recent changes can be missing or torn
+    #[arg(long)]
+    pub(crate) allow_unclean: bool,
+    /// Follow tablespace links that lead out of the data directory (they may point at a live server's files)
+    #[arg(long)]
+    pub(crate) follow_tablespace_links: bool,
+    #[command(flatten)]
+    pub(crate) engine: EngineArgs,
+}
+
+/// Engine options, with PostgreSQL's names.
+#[derive(Args)]
+#[command(next_help_heading = "Engine options")]
+pub(crate) struct EngineArgs {
+    /// IO method: auto, sync, worker, io_uring or tokio_uring
+    #[arg(long, default_value = "auto", value_name = "METHOD")]
+    pub(crate) io_method: heapscan_io::MethodChoice,
+    /// Threads of the worker method [default: from the CPUs]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub(crate) io_workers: Option<u32>,
+    /// Largest combined read, up to 1MB
+    #[arg(long, default_value = "128kB", value_name = "SIZE", value_parser = size)]
+    pub(crate) io_combine_limit: u64,
+    /// Reads that one scan keeps in flight; 0 reads one at a time
+    #[arg(long, default_value_t = 16, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=1000))]
+    pub(crate) effective_io_concurrency: u32,
+    /// Reads in flight that a ring or queue holds at most
+    #[arg(long, default_value_t = 64, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub(crate) io_max_concurrency: u32,
+    /// Read past the page cache (O_DIRECT)
+    #[arg(long)]
+    pub(crate) io_direct: bool,
+    /// Size of the buffer pool
+    #[arg(long, default_value = "128MB", value_name = "SIZE", value_parser = size)]
+    pub(crate) shared_buffers: u64,
+    /// Huge pages for the buffer pool: off, try or on
+    #[arg(long, default_value = "try", value_name = "MODE")]
+    pub(crate) huge_pages: heapscan_placement::memory::HugePages,
+    /// Verify page checksums: auto (when the cluster has them), always or never
+    #[arg(long, default_value = "auto", value_name = "MODE")]
+    pub(crate) verify: heapscan::VerifyChecksums,
+    /// Inject seeded faults into the reads, for tests (see the io crate's README)
+    #[arg(long, hide = true, value_name = "PLAN")]
+    pub(crate) io_fault: Option<heapscan_io::FaultPlan>,
+}
+
+#[derive(Args)]
+pub(crate) struct LsArgs {
+    #[command(flatten)]
+    pub(crate) cluster: ClusterArgs,
+    /// Also list system catalogs, TOAST tables and what has no heap
+    #[arg(long, short = 'a')]
+    pub(crate) all: bool,
+    /// Output format
+    #[arg(long, default_value = "table", value_enum)]
+    pub(crate) format: ListFormat,
+}
+
+#[derive(Args)]
+pub(crate) struct ScanArgs {
+    #[command(flatten)]
+    pub(crate) cluster: ClusterArgs,
+    /// The table, as SQL writes it (`schema.table`, double quotes around odd names), or `oid:16384`
+    pub(crate) table: String,
+    /// Only these columns, in this order; double quotes around odd names
+    #[arg(long, value_name = "A,B", conflicts_with = "agg")]
+    pub(crate) columns: Option<String>,
+    /// Only the blocks from A to B (B excluded); `A..` and `..B` work too
+    #[arg(long, value_name = "A..B", value_parser = block_range)]
+    pub(crate) blocks: Option<(u32, u32)>,
+    /// Stop after N rows
+    #[arg(long, value_name = "N", conflicts_with = "agg")]
+    pub(crate) limit: Option<u64>,
+    /// Aggregates instead of rows: count(*), and count, sum, min, max of a column or of octet_length(column)
+    #[arg(long, value_name = "LIST")]
+    pub(crate) agg: Option<String>,
+    /// Output format
+    #[arg(long, default_value = "text", value_enum)]
+    pub(crate) format: RowFormat,
+    /// Write to this file instead of standard output
+    #[arg(long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+    /// Print the metrics of the scan to standard error
+    #[arg(long, value_name = "FORMAT", value_enum)]
+    pub(crate) stats: Option<StatsFormat>,
+}
+
+#[derive(Args)]
+pub(crate) struct MethodsArgs {
+    /// Output format
+    #[arg(long, default_value = "table", value_enum)]
+    pub(crate) format: ListFormat,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum GenerateCommand {
+    /// The tables of pgbench, with the rows that `pgbench -i` makes
+    Pgbench {
+        /// Scale factor: 100,000 accounts each (about 12.8 MB)
+        #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=20_000))]
+        scale: u32,
+        /// How many further copies of pgbench_accounts to write (pgbench_accounts_1 and so on, 8 at most)
+        #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=8))]
+        copies: u8,
+        /// PostgreSQL major version of the cluster: 15 or 18
+        #[arg(long, default_value_t = 18, value_name = "MAJOR")]
+        version: u32,
+        /// Folder to make; it must not exist or be empty
+        dir: PathBuf,
+    },
+}
+
+/// `128MB`, `8kB`, `1GB`; a bare number is bytes. The units are PostgreSQL's: powers of 1024.
+fn size(text: &str) -> Result<u64, String> {
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let number: u64 = number.parse().map_err(|_| format!("{text:?} is not a size such as 128MB"))?;
+    let factor = match unit.trim() {
+        "" | "B" => 1,
+        "kB" | "KB" => 1 << 10,
+        "MB" => 1 << 20,
+        "GB" => 1 << 30,
+        "TB" => 1 << 40,
+        other => return Err(format!("unknown unit {other:?}: use B, kB, MB, GB or TB")),
+    };
+    number.checked_mul(factor).ok_or_else(|| format!("{text} is too large"))
+}
+
+fn block_range(text: &str) -> Result<(u32, u32), String> {
+    let (from, to) = text.split_once("..").ok_or_else(|| format!("{text:?} is not a block range such as 100..200"))?;
+    let number = |part: &str, default| {
+        if part.is_empty() { Ok(default) } else { part.parse().map_err(|_| format!("{part:?} is not a block number")) }
+    };
+    let (from, to) = (number(from, 0)?, number(to, u32::MAX)?);
+    if from > to {
+        return Err(format!("the range {text} ends before it begins"));
+    }
+    Ok((from, to))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn sizes_have_the_units_of_postgresql() {
+        assert_eq!(size("128MB"), Ok(128 << 20));
+        assert_eq!(size("8kB"), Ok(8192));
+        assert_eq!(size("131072"), Ok(131_072));
+        assert!(size("MB").is_err());
+        assert!(size("12 parsecs").is_err());
+        assert!(size("99999999999TB").is_err());
+    }
+
+    #[test]
+    fn block_ranges_are_half_open() {
+        assert_eq!(block_range("3..7"), Ok((3, 7)));
+        assert_eq!(block_range("..7"), Ok((0, 7)));
+        assert_eq!(block_range("3.."), Ok((3, u32::MAX)));
+        assert!(block_range("7..3").is_err());
+        assert!(block_range("7").is_err());
+        assert!(block_range("a..b").is_err());
+    }
+}

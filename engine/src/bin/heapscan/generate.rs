@@ -1,0 +1,40 @@
+//! `heapscan generate`, and the bundled clusters.
+
+use crate::{args::GenerateCommand, print, say};
+use heapscan::{Error, ErrorKind, Result};
+use heapscan_fixtures::{
+    FixtureError, corpus,
+    generate::{self, PgbenchOptions},
+};
+use indicatif::{ProgressBar, ProgressStyle};
+use std::io::{self, IsTerminal};
+
+pub(crate) fn run(command: &GenerateCommand) -> Result<()> {
+    let GenerateCommand::Pgbench { scale, copies, version, dir } = command;
+    let bar = if io::stderr().is_terminal() { ProgressBar::new(0) } else { ProgressBar::hidden() };
+    if let Ok(style) = ProgressStyle::with_template("{bar:40} {percent}% {bytes}/{total_bytes}, {eta} left") {
+        bar.set_style(style);
+    }
+    let mut progress = |done, total| {
+        bar.set_length(total);
+        bar.set_position(done);
+    };
+    let mut options = PgbenchOptions::new(*scale);
+    options.tables = *copies;
+    options.version = *version;
+    options.progress = Some(&mut progress);
+    let made = generate::pgbench(dir, options).map_err(fixture_error)?;
+    bar.finish_and_clear();
+    say(&format!("{}: {} rows, {} bytes, database pgbench", dir.display(), made.rows, made.bytes));
+    Ok(())
+}
+
+pub(crate) fn fixture(name: &str, snapshot: &str) -> Result<()> {
+    let fixture = corpus(name).map_err(fixture_error)?;
+    let snapshot = fixture.snapshot(snapshot).map_err(fixture_error)?;
+    print(&format!("{}\n", snapshot.data_dir().display()))
+}
+
+fn fixture_error(error: FixtureError) -> Error {
+    Error::new(ErrorKind::Io, error.to_string())
+}

@@ -1,0 +1,89 @@
+//! The metrics of a scan, for people and for programs.
+
+use heapscan::{Engine, IoStats, MethodReport, ScanStats, Table};
+use nix::sys::resource::{UsageWho, getrusage};
+use serde::Serialize;
+use std::{fmt, time::Instant};
+
+/// Wall and CPU time since the start.
+pub(crate) struct Clock {
+    wall: Instant,
+}
+
+impl Clock {
+    pub(crate) fn start() -> Self {
+        Self { wall: Instant::now() }
+    }
+}
+
+#[derive(Serialize)]
+pub(crate) struct Report {
+    table: String,
+    blocks: u32,
+    block_size: u32,
+    direct: bool,
+    method: MethodReport,
+    scan: ScanStats,
+    io: IoStats,
+    shared_buffers: u64,
+    mean_read_bytes: f64,
+    wall_seconds: f64,
+    /// CPU time of the whole process, its threads and the kernel's work for it included.
+    user_seconds: f64,
+    system_seconds: f64,
+    /// Largest resident set of the process, in bytes.
+    max_rss: u64,
+}
+
+impl Report {
+    pub(crate) fn new(engine: &Engine, table: &Table, stats: &ScanStats, began: &Clock) -> Self {
+        let usage = getrusage(UsageWho::RUSAGE_SELF).ok();
+        let seconds = |t: nix::sys::time::TimeVal| t.tv_sec() as f64 + t.tv_usec() as f64 / 1e6;
+        let block_size = engine.cluster().control().block_size;
+        Self {
+            table: format!("{}.{}", table.info().schema, table.info().name),
+            blocks: table.blocks(),
+            block_size,
+            direct: table.is_direct(),
+            method: engine.method().clone(),
+            scan: *stats,
+            io: engine.io_stats(),
+            shared_buffers: engine.options().shared_buffers,
+            mean_read_bytes: stats.io.mean_read_bytes(block_size),
+            wall_seconds: began.wall.elapsed().as_secs_f64(),
+            user_seconds: usage.map_or(0.0, |u| seconds(u.user_time())),
+            system_seconds: usage.map_or(0.0, |u| seconds(u.system_time())),
+            max_rss: usage.map_or(0, |u| u.max_rss() as u64 * 1024),
+        }
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (scan, io) = (&self.scan, &self.scan.io);
+        let bytes = scan.pages as f64 * f64::from(self.block_size);
+        let seconds = scan.elapsed_nanos as f64 / 1e9;
+        let rate = if seconds > 0.0 { bytes / seconds / 1e9 } else { 0.0 };
+        writeln!(f, "table           {} ({} blocks of {} bytes)", self.table, self.blocks, self.block_size)?;
+        write!(f, "io_method       {} (asked: {})", self.method.used, self.method.requested)?;
+        match &self.method.why {
+            Some(why) => writeln!(f, ": {why}")?,
+            None => writeln!(f)?,
+        }
+        for (key, value) in &self.method.details {
+            writeln!(f, "  {key:<13} {value}")?;
+        }
+        writeln!(f, "reads go        {}", if self.direct { "past the page cache" } else { "through the page cache" })?;
+        writeln!(f, "rows            {} visible of {} tuples on {} pages", scan.rows, scan.tuples, scan.pages)?;
+        writeln!(f, "time            {seconds:.3} s for the scan ({rate:.2} GB/s), {:.3} s in all", self.wall_seconds)?;
+        writeln!(f, "CPU             {:.3} s user, {:.3} s system", self.user_seconds, self.system_seconds)?;
+        writeln!(f, "buffers         {} hit, {} read, {} joined, {} evicted, {} ring reuses",
+            io.hits, io.blocks_read, io.joins, io.evictions, io.ring_reuses)?;
+        writeln!(f, "reads           {} of {:.0} kB on average, {:.1} MB; at most {} in flight; {} retries, {} wasted blocks",
+            io.reads, self.mean_read_bytes / 1024.0, io.bytes_read as f64 / 1e6, io.max_in_flight, io.retries, io.wasted)?;
+        writeln!(f, "waits           {} that blocked; {:.3} s in submit, {:.3} s in wait",
+            io.waits, io.submit_nanos as f64 / 1e9, io.wait_nanos as f64 / 1e9)?;
+        writeln!(f, "memory          {:.1} MB resident at most, pool {:.1} MB",
+            self.max_rss as f64 / 1e6, self.shared_buffers as f64 / 1e6)
+    }
+}

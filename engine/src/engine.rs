@@ -1,0 +1,246 @@
+//! The front door: a cluster, its databases and tables, behind one buffer pool and one IO method.
+
+use crate::{
+    Error, ErrorKind, RelationFork, Result, VerifyChecksums,
+    cluster::{self, ChecksumState, Cluster, DatabaseInfo, OpenOptions, RelationName, TableEntry},
+    heap::VerifyMode,
+    options::EngineOptions,
+    pool::{BufferPool, PoolConfig, PoolMetrics},
+    scan::{Column, ScanBuilder, TableContext, reader::PoolReader, toast::ToastTables},
+    schema::TypeCatalog,
+    visibility::{TransactionCounters, TransactionLog},
+};
+use heapscan_io::{IoStats, MethodReport, OpenFileOptions};
+use std::{fmt, path::Path, sync::Arc};
+
+/// A cluster that is open for scanning. Cheap to clone; all clones share pool and IO method.
+#[derive(Clone)]
+pub struct Engine {
+    inner: Arc<EngineInner>,
+}
+
+pub(crate) struct EngineInner {
+    pub(crate) pool: Arc<BufferPool>,
+    pub(crate) log: TransactionLog,
+    pub(crate) verify: VerifyMode,
+    pub(crate) open: OpenFileOptions,
+    cluster: Cluster,
+    report: MethodReport,
+    options: EngineOptions,
+}
+
+impl Engine {
+    /// Opens the cluster in the data directory `pgdata`, makes the buffer pool and opens the IO method.
+    ///
+    /// # Errors
+    /// Those of [`Cluster::open`] (no cluster, running server, not shut down cleanly, damaged control file, unknown
+    /// version), `Method` if the IO method cannot be used here, `Usage` for settings out of range, `Limit` if the
+    /// pool's memory cannot be had.
+    pub fn open(pgdata: impl AsRef<Path>, options: EngineOptions) -> Result<Self> {
+        let how = OpenOptions {
+            allow_unclean: options.allow_unclean,
+            follow_tablespace_links: options.follow_tablespace_links,
+            ..OpenOptions::default()
+        };
+        let cluster = Cluster::open(pgdata, how)?;
+        let control = cluster.control();
+        let verify = verify_mode(&cluster, options.verify)?;
+        let counters = TransactionCounters {
+            next_xid: control.next_xid,
+            oldest_xid: control.oldest_xid,
+            next_multi: control.next_multi,
+            next_multi_offset: control.next_multi_offset,
+            oldest_multi: control.oldest_multi,
+        };
+        let log = TransactionLog::open(cluster.path(), counters, control.block_size, control.major_version)?;
+        let config = pool_config(&options, control.block_size)?;
+        let mut report = None;
+        let pool = BufferPool::new(config, |completer| {
+            let opened = heapscan_io::open(&options.io, completer)?;
+            report = Some(opened.report);
+            Ok(opened.method)
+        })?;
+        let report = report.ok_or_else(|| Error::new(ErrorKind::Method, "the IO method gave no report"))?;
+        let open = OpenFileOptions { direct: options.io_direct, ..OpenFileOptions::default() };
+        let inner = EngineInner { pool: Arc::new(pool), log, verify, open, cluster, report, options };
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// The cluster: control file, path, warnings.
+    pub fn cluster(&self) -> &Cluster {
+        &self.inner.cluster
+    }
+
+    /// Which IO method was asked for, which one is used, and why they differ.
+    pub fn method(&self) -> &MethodReport {
+        &self.inner.report
+    }
+
+    /// The settings it was opened with.
+    pub fn options(&self) -> &EngineOptions {
+        &self.inner.options
+    }
+
+    /// Counters of the buffer pool.
+    pub fn pool_metrics(&self) -> PoolMetrics {
+        self.inner.pool.metrics()
+    }
+
+    /// Counters of the IO method.
+    pub fn io_stats(&self) -> IoStats {
+        self.inner.pool.io_stats()
+    }
+
+    /// The buffer pool, for those who want blocks instead of rows.
+    pub fn pool(&self) -> &Arc<BufferPool> {
+        &self.inner.pool
+    }
+
+    /// The databases, by name.
+    ///
+    /// # Errors
+    /// Those of scanning `pg_database`.
+    pub fn databases(&self) -> Result<Vec<DatabaseInfo>> {
+        self.inner.cluster.databases(&PoolReader::new(Arc::clone(&self.inner)))
+    }
+
+    /// A database by name; without one, the only user database.
+    ///
+    /// # Errors
+    /// `NotFound`, `Usage` if a name is needed, and those of scanning the catalogs.
+    pub fn database(&self, name: Option<&str>) -> Result<Database> {
+        let reader = Arc::new(PoolReader::new(Arc::clone(&self.inner)));
+        let database = self.inner.cluster.database(reader, name)?;
+        let types = database.type_catalog()?;
+        let database = Arc::new(database);
+        let toast = Arc::new(ToastTables::new(Arc::clone(&self.inner), Arc::clone(&database)));
+        Ok(Database { engine: Arc::clone(&self.inner), database, types: Arc::new(types), toast })
+    }
+}
+
+impl fmt::Debug for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Engine").field("cluster", &self.inner.cluster.path()).finish_non_exhaustive()
+    }
+}
+
+fn verify_mode(cluster: &Cluster, wish: VerifyChecksums) -> Result<VerifyMode> {
+    match (wish, cluster.control().checksums) {
+        (VerifyChecksums::Never, _) => Ok(VerifyMode::Structure),
+        (_, ChecksumState::On) => Ok(VerifyMode::Checksum),
+        (VerifyChecksums::Auto, _) => Ok(VerifyMode::Structure),
+        (VerifyChecksums::Always, state) => {
+            Err(Error::new(ErrorKind::Usage, format!("the cluster's data checksums are {state:?}: nothing to verify"))
+                .with_path(cluster.path())
+                .with_hint("use auto"))
+        }
+    }
+}
+
+fn pool_config(options: &EngineOptions, block_size: u32) -> Result<PoolConfig> {
+    let out_of_range = || {
+        Error::new(
+            ErrorKind::Usage,
+            format!("io_combine_limit of {} bytes: use 1 block to 1 MB", options.io_combine_limit),
+        )
+    };
+    let combine = u32::try_from(options.io_combine_limit / u64::from(block_size)).map_err(|_| out_of_range())?;
+    if combine == 0 {
+        return Err(out_of_range());
+    }
+    Ok(PoolConfig {
+        shared_buffers: options.shared_buffers,
+        io_combine_limit: combine,
+        effective_io_concurrency: options.effective_io_concurrency,
+        huge_pages: options.huge_pages,
+        ..PoolConfig::new(block_size)
+    })
+}
+
+/// A database of the cluster, with its catalogs read.
+#[derive(Clone)]
+pub struct Database {
+    engine: Arc<EngineInner>,
+    database: Arc<cluster::Database>,
+    types: Arc<TypeCatalog>,
+    toast: Arc<ToastTables>,
+}
+
+impl Database {
+    /// Name, encoding and so on.
+    pub fn info(&self) -> &DatabaseInfo {
+        self.database.info()
+    }
+
+    /// All relations that `heapscan ls` knows of.
+    pub fn tables(&self) -> Vec<TableEntry> {
+        self.database.tables()
+    }
+
+    /// A table by name, written as SQL would (`schema.table`, default schema `public`, double quotes around odd
+    /// names), or as `oid:16384`.
+    ///
+    /// # Errors
+    /// `Usage` if the name is malformed, `NotFound`, `Unsupported` (a view, an index, another access method),
+    /// `Corrupt` if its files are not whole, `Io`.
+    pub fn table(&self, name: &str) -> Result<Table> {
+        let name: RelationName = name.parse()?;
+        let info = self.database.relation(&name)?;
+        let fork = self.database.open_fork(&info, self.engine.open)?;
+        let relation = self.engine.pool.register(Arc::clone(&fork))?;
+        let context = TableContext::new(
+            Arc::clone(&self.engine),
+            Arc::clone(&self.types),
+            Arc::clone(&self.toast),
+            info,
+            fork,
+            relation,
+        )?;
+        Ok(Table { context: Arc::new(context) })
+    }
+}
+
+impl fmt::Debug for Database {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Database").field("info", self.info()).finish_non_exhaustive()
+    }
+}
+
+/// A table whose files are open.
+#[derive(Clone)]
+pub struct Table {
+    context: Arc<TableContext>,
+}
+
+impl Table {
+    /// What the catalog says of it.
+    pub fn info(&self) -> &cluster::RelationInfo {
+        &self.context.info
+    }
+
+    /// Its columns, without the dropped ones.
+    pub fn columns(&self) -> Vec<Column> {
+        self.context.columns()
+    }
+
+    /// Its size in blocks.
+    pub fn blocks(&self) -> u32 {
+        self.context.fork.blocks()
+    }
+
+    /// Its files.
+    pub fn fork(&self) -> &Arc<RelationFork> {
+        &self.context.fork
+    }
+
+    /// A scan, to be told which columns and blocks.
+    pub fn scan(&self) -> ScanBuilder {
+        ScanBuilder::new(Arc::clone(&self.context))
+    }
+}
+
+impl fmt::Debug for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Table").field("info", self.info()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,77 @@
+//! What a user can set, with PostgreSQL's names and defaults.
+
+use heapscan_io::IoConfig;
+use heapscan_placement::memory::HugePages;
+use std::{fmt, str::FromStr};
+
+/// Whether the checksum of each page that was read is verified.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum VerifyChecksums {
+    /// When the control file says that the cluster has checksums.
+    #[default]
+    Auto,
+    /// Always; opening a cluster without checksums is then an error.
+    Always,
+    /// Never. The header and the line pointers are checked all the same.
+    Never,
+}
+
+impl fmt::Display for VerifyChecksums {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Auto => "auto",
+            Self::Always => "always",
+            Self::Never => "never",
+        })
+    }
+}
+
+impl FromStr for VerifyChecksums {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        [Self::Auto, Self::Always, Self::Never]
+            .into_iter()
+            .find(|v| v.to_string() == text)
+            .ok_or_else(|| format!("{text:?} is none of auto, always, never"))
+    }
+}
+
+/// Settings of an [`Engine`](crate::Engine). The names are those of PostgreSQL's settings.
+#[derive(Clone, Debug)]
+pub struct EngineOptions {
+    /// IO method, workers, rings and faults.
+    pub io: IoConfig,
+    /// Size of the buffer pool in bytes (`shared_buffers`). 128 MB.
+    pub shared_buffers: u64,
+    /// Largest combined read in bytes (`io_combine_limit`). 128 kB; 1 MB at most.
+    pub io_combine_limit: u64,
+    /// Reads that one scan keeps in flight (`effective_io_concurrency`). 16.
+    pub effective_io_concurrency: u32,
+    /// Read past the page cache (`debug_io_direct = data`).
+    pub io_direct: bool,
+    /// Huge pages for the pool (`huge_pages`).
+    pub huge_pages: HugePages,
+    /// Verify page checksums.
+    pub verify: VerifyChecksums,
+    /// Open clusters that were not shut down cleanly; their rows are those of the files, WAL is not replayed.
+    pub allow_unclean: bool,
+    /// Follow tablespace links that lead out of the data directory.
+    pub follow_tablespace_links: bool,
+}
+
+impl Default for EngineOptions {
+    fn default() -> Self {
+        Self {
+            io: IoConfig::default(),
+            shared_buffers: 128 << 20,
+            io_combine_limit: 128 << 10,
+            effective_io_concurrency: 16,
+            io_direct: false,
+            huge_pages: HugePages::Try,
+            verify: VerifyChecksums::Auto,
+            allow_unclean: false,
+            follow_tablespace_links: false,
+        }
+    }
+}

@@ -1,0 +1,242 @@
+//! `count`, `sum`, `min`, `max` over a scan, without making rows.
+//!
+//! Columns that lie at the same place in every tuple of a page are taken by a loop over the page; for the rest tuples
+//! are taken apart.
+
+mod accumulator;
+mod numeric_sum;
+mod parse;
+
+pub use parse::{AggregateCall, Argument, Function, parse, parse_columns};
+
+use super::{Column, Scan, ScanBuilder, ScanStats, TableContext, locate, row::payload, toast::PoolChunks};
+use crate::{
+    Error, Result,
+    heap::{Datum, DeformPlan, Detoaster, LinePointer, ValidPage, Varlena},
+    types::TypeOutput,
+};
+use accumulator::{Accumulator, Load};
+
+/// The results of a scan's aggregates.
+#[derive(Clone, Debug)]
+pub struct Aggregates {
+    /// One text a call, as the server prints it; `None` is NULL.
+    pub values: Vec<Option<String>>,
+    /// What the scan did.
+    pub stats: ScanStats,
+}
+
+impl ScanBuilder {
+    /// Scans, and yields the results of `calls`.
+    ///
+    /// # Errors
+    /// `NotFound` if a column does not exist, `Unsupported` if an aggregate is not offered for its type, `Value` where
+    /// the server says that a result is out of range, and those of the scan.
+    pub fn aggregate(self, calls: &[AggregateCall]) -> Result<Aggregates> {
+        self.aggregate_with(calls, &mut |_| {})
+    }
+
+    /// As [`aggregate`](Self::aggregate); `progress` is called now and then with the number of pages that are done.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn aggregate_with(self, calls: &[AggregateCall], progress: &mut dyn FnMut(u64)) -> Result<Aggregates> {
+        let mut columns: Vec<usize> = Vec::new();
+        let mut running = Vec::with_capacity(calls.len());
+        for call in calls {
+            let place = match &call.argument {
+                Argument::Star => None,
+                Argument::Column(name) | Argument::OctetLength(name) => {
+                    let index = self.context.attribute(name)?;
+                    check_octet_length(&self.context, call, index)?;
+                    let place = columns.iter().position(|&c| c == index).unwrap_or(columns.len());
+                    if place == columns.len() {
+                        columns.push(index);
+                    }
+                    Some(place)
+                }
+            };
+            let (oid, name) = match place {
+                Some(place) => (self.context.base_types[columns[place]], self.context.column(columns[place]).type_name),
+                None => (0, String::new()),
+            };
+            running.push(Running { accumulator: Accumulator::new(call, oid, &name)?, place });
+        }
+        let context = self.context.clone();
+        let mut scan = Scan::new(self.context, columns, self.blocks, None)?;
+        while scan.advance()? {
+            let Some(page) = &scan.current else { break };
+            let Some(valid) = ValidPage::recheck(page.bytes(), page.block()) else { continue };
+            let tuples = scan.visible.tuples();
+            scan.stats.rows += tuples.len() as u64;
+            take_page(&valid, tuples, &scan.plan, &mut running, &mut scan.detoaster)
+                .map_err(|e| locate(e, &context, page.block()))?;
+            progress(scan.stats.pages);
+        }
+        let values = running
+            .iter()
+            .zip(calls)
+            .map(|(r, call)| {
+                let output = r.place.and_then(|place| scan.outputs[place].as_ref());
+                r.accumulator.finish(output).map_err(|e| e.in_context(&call.text))
+            })
+            .collect::<Result<_>>()?;
+        Ok(Aggregates { values, stats: scan.stats() })
+    }
+}
+
+/// `octet_length` exists for text, bytea and char(n) (whose padding counts), and what is coerced to them.
+fn check_octet_length(context: &TableContext, call: &AggregateCall, index: usize) -> Result<()> {
+    const TEXT_LIKE: [u32; 5] = [17, 19, 25, 1042, 1043];
+    if matches!(call.argument, Argument::OctetLength(_)) && !TEXT_LIKE.contains(&context.base_types[index]) {
+        let Column { type_name, .. } = context.column(index);
+        return Err(Error::new(
+            crate::ErrorKind::Unsupported,
+            format!("{}: octet_length does not exist for type {type_name}", call.text),
+        ));
+    }
+    Ok(())
+}
+
+struct Running {
+    accumulator: Accumulator,
+    /// Index into the scan's columns; `None` for `count(*)`.
+    place: Option<usize>,
+}
+
+/// Feeds the rows of one page to all aggregates.
+fn take_page(
+    page: &ValidPage<'_>,
+    tuples: &[LinePointer],
+    plan: &DeformPlan,
+    running: &mut [Running],
+    detoaster: &mut Detoaster<PoolChunks>,
+) -> Result<()> {
+    let mut rest = Vec::new();
+    for (i, aggregate) in running.iter_mut().enumerate() {
+        let Some(place) = aggregate.place else {
+            aggregate.accumulator.add_presence(tuples.len() as u64);
+            continue;
+        };
+        if !take_column(page, tuples, plan, place, &mut aggregate.accumulator) {
+            rest.push(i);
+        }
+    }
+    if rest.is_empty() {
+        return Ok(());
+    }
+    let mut values = Vec::with_capacity(plan.outputs());
+    for pointer in tuples {
+        plan.deform(&page.tuple(*pointer), &mut values)?;
+        for &i in &rest {
+            let Running { accumulator, place } = &mut running[i];
+            let Some(datum) = place.map(|place| values[place]) else { continue };
+            take_value(accumulator, datum, detoaster)?;
+        }
+    }
+    Ok(())
+}
+
+fn take_value(accumulator: &mut Accumulator, datum: Datum<'_>, detoaster: &mut Detoaster<PoolChunks>) -> Result<()> {
+    if datum == Datum::Null {
+        return Ok(());
+    }
+    if accumulator.wants_presence() {
+        accumulator.add_presence(1);
+        return Ok(());
+    }
+    if accumulator.wants_length() {
+        let length = match datum {
+            // The header tells, without decompressing or fetching anything.
+            Datum::Varlena(raw) => match Varlena::parse(raw)?.0 {
+                Varlena::Plain(bytes) => bytes.len() as i64,
+                Varlena::Compressed { raw_size, .. } => i64::from(raw_size),
+                Varlena::External(pointer) => i64::from(pointer.raw_size) - 4,
+            },
+            // A name ends at its first zero.
+            Datum::Fixed(bytes) => bytes.iter().position(|&b| b == 0).unwrap_or(bytes.len()) as i64,
+            Datum::CString(bytes) => bytes.len() as i64,
+            Datum::Null => return Ok(()),
+        };
+        accumulator.add_length(length);
+        return Ok(());
+    }
+    match payload(datum, detoaster)? {
+        Some(bytes) => accumulator.add_value(bytes),
+        None => Ok(()),
+    }
+}
+
+/// Takes one column by a loop over the page. `false`: it does not lie at the same place in all tuples.
+fn take_column(
+    page: &ValidPage<'_>,
+    tuples: &[LinePointer],
+    plan: &DeformPlan,
+    place: usize,
+    accumulator: &mut Accumulator,
+) -> bool {
+    if let Some(fixed) = plan.fixed_on_page(place, page.summary()) {
+        return match accumulator {
+            Accumulator::Count(count) => {
+                *count += tuples.len() as u64;
+                true
+            }
+            Accumulator::Int { load, sum, any, .. } => {
+                let offset = fixed.offset;
+                let total = match load {
+                    Load::Int2 => sum_page(page, tuples, offset, |b| i16::from_le_bytes(b).into()),
+                    Load::Int4 => sum_page(page, tuples, offset, |b| i32::from_le_bytes(b).into()),
+                    Load::Oid => sum_page(page, tuples, offset, |b| u32::from_le_bytes(b).into()),
+                    // Sums of bigints can overflow an i64 within a page.
+                    Load::Int8 | Load::Float4 | Load::Float8 => return false,
+                };
+                *sum += i128::from(total);
+                *any |= !tuples.is_empty();
+                true
+            }
+            _ => false,
+        };
+    }
+    if let Accumulator::Lengths { sum, any } = accumulator
+        && let Some(at) = plan.first_varlena_on_page(place, page.summary())
+    {
+        return match lengths_of_page(page, tuples, at) {
+            Some(total) => {
+                *sum += i128::from(total);
+                *any |= !tuples.is_empty();
+                true
+            }
+            None => false,
+        };
+    }
+    false
+}
+
+#[inline]
+fn sum_page<const N: usize>(page: &ValidPage<'_>, tuples: &[LinePointer], offset: usize, load: fn([u8; N]) -> i64) -> i64 {
+    let mut total = 0;
+    for pointer in tuples {
+        if let Some(bytes) = page.tuple(*pointer).data().get(offset..).and_then(|b| b.first_chunk()) {
+            total += load(*bytes);
+        }
+    }
+    total
+}
+
+/// The lengths of a varlena column whose header lies `at` bytes into the values of every tuple; `None` if one is not a
+/// plain value with a short header.
+#[inline]
+fn lengths_of_page(page: &ValidPage<'_>, tuples: &[LinePointer], at: usize) -> Option<i64> {
+    let mut total = 0i64;
+    for pointer in tuples {
+        let data = page.tuple(*pointer).data();
+        let header = *data.get(at)?;
+        let length = usize::from(header >> 1);
+        // 0x01 is an out-of-line pointer, an even byte a four-byte header or its padding.
+        if header & 1 == 0 || header == 1 || data.len() - at < length {
+            return None;
+        }
+        total += length as i64 - 1;
+    }
+    Some(total)
+}

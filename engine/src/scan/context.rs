@@ -1,0 +1,134 @@
+//! What all scans of one table share.
+
+use super::toast::ToastTables;
+use crate::{
+    Error, ErrorKind, RelationFork, Result,
+    cluster::RelationInfo,
+    engine::EngineInner,
+    heap::{PageCheck, ValidPage, VerifyMode},
+    pool::RelationId,
+    schema::{TypeCatalog, TypeKind},
+};
+use std::sync::Arc;
+
+/// A column as users see it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Column {
+    /// Its name.
+    pub name: String,
+    /// Name of its type, as in `pg_type`.
+    pub type_name: String,
+    /// Oid of its type.
+    pub type_oid: u32,
+    /// Its type modifier; -1 when there is none.
+    pub typmod: i32,
+    /// Whether it is declared NOT NULL.
+    pub not_null: bool,
+}
+
+pub(crate) struct TableContext {
+    pub(crate) engine: Arc<EngineInner>,
+    pub(crate) types: Arc<TypeCatalog>,
+    pub(crate) toast: Arc<ToastTables>,
+    pub(crate) info: RelationInfo,
+    pub(crate) fork: Arc<RelationFork>,
+    pub(crate) relation: RelationId,
+    /// Type of each attribute with domains replaced by what they are over; 0 for dropped ones.
+    pub(crate) base_types: Vec<u32>,
+}
+
+/// Longer chains of domains are damage, or a cycle.
+const DOMAIN_DEPTH: usize = 64;
+
+impl TableContext {
+    pub(crate) fn new(
+        engine: Arc<EngineInner>,
+        types: Arc<TypeCatalog>,
+        toast: Arc<ToastTables>,
+        info: RelationInfo,
+        fork: Arc<RelationFork>,
+        relation: RelationId,
+    ) -> Result<Self> {
+        let base_types = info.layout.attributes.iter().map(|a| base_type(&types, a.type_oid)).collect();
+        Ok(Self { engine, types, toast, info, fork, relation, base_types })
+    }
+
+    pub(crate) fn columns(&self) -> Vec<Column> {
+        self.live().map(|index| self.column(index)).collect()
+    }
+
+    pub(crate) fn column(&self, index: usize) -> Column {
+        let attribute = &self.info.layout.attributes[index];
+        let type_name = self.types.types.get(&attribute.type_oid).map_or_else(String::new, |t| t.name.clone());
+        Column {
+            name: attribute.name.clone(),
+            type_name,
+            type_oid: attribute.type_oid,
+            typmod: attribute.typmod,
+            not_null: attribute.not_null,
+        }
+    }
+
+    /// Indices of the attributes that are not dropped.
+    pub(crate) fn live(&self) -> impl Iterator<Item = usize> {
+        self.info.layout.attributes.iter().enumerate().filter(|(_, a)| !a.dropped).map(|(i, _)| i)
+    }
+
+    /// The index of the attribute `name`, which must match exactly.
+    ///
+    /// # Errors
+    /// `NotFound`, naming the columns that there are; `Unsupported` for virtual generated columns, which no file holds.
+    pub(crate) fn attribute(&self, name: &str) -> Result<usize> {
+        let found = self.live().find(|&i| self.info.layout.attributes[i].name == name).ok_or_else(|| {
+            let names: Vec<_> = self.live().map(|i| self.info.layout.attributes[i].name.as_str()).collect();
+            Error::new(ErrorKind::NotFound, format!("table {} has no column {name:?}", self.info.name))
+                .with_hint(format!("its columns are {}", names.join(", ")))
+        })?;
+        self.check_stored(found)?;
+        Ok(found)
+    }
+
+    pub(crate) fn check_stored(&self, index: usize) -> Result<()> {
+        let attribute = &self.info.layout.attributes[index];
+        if attribute.generated == b'v' {
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                format!("column {} is a virtual generated column: the file does not hold its values", attribute.name),
+            )
+            .with_hint("leave it out with --columns"));
+        }
+        Ok(())
+    }
+
+    /// Checks a page; `None` is one that was never written.
+    #[inline]
+    pub(crate) fn check<'a>(&self, bytes: &'a [u8], block: u32) -> Result<Option<ValidPage<'a>>> {
+        check_page(&self.fork, self.engine.verify, bytes, block)
+    }
+}
+
+/// Checks a page of `fork`; `None` is one that was never written. The checksum pass also brings the page into the
+/// cache front to back, which the processor's prefetcher follows; the decoder's order it would not.
+#[inline]
+pub(crate) fn check_page<'a>(
+    fork: &RelationFork,
+    verify: VerifyMode,
+    bytes: &'a [u8],
+    block: u32,
+) -> Result<Option<ValidPage<'a>>> {
+    match ValidPage::check(bytes, block, verify) {
+        Ok(PageCheck::Valid(page)) => Ok(Some(page)),
+        Ok(PageCheck::New) => Ok(None),
+        Err(fault) => Err(fault.into_error(&fork.path_of(block), block)),
+    }
+}
+
+fn base_type(types: &TypeCatalog, mut oid: u32) -> u32 {
+    for _ in 0..DOMAIN_DEPTH {
+        match types.types.get(&oid) {
+            Some(info) if info.kind == TypeKind::Domain => oid = info.base,
+            _ => break,
+        }
+    }
+    oid
+}

@@ -1,0 +1,307 @@
+//! Scans: from the blocks of a table to its visible rows.
+//!
+//! A [`ScanBuilder`] says which columns and blocks; [`Scan`] goes through them page by page, in block order. Each page
+//! is checked once (checksum, header, line pointers), then one visibility test is made for the whole page, then the rows
+//! that are there are taken apart.
+
+pub mod aggregate;
+mod context;
+mod output;
+pub(crate) mod reader;
+mod row;
+pub(crate) mod toast;
+
+pub use context::Column;
+pub(crate) use context::TableContext;
+pub use output::RowFormat;
+pub use row::Row;
+
+use crate::{
+    Error, ErrorKind, Result,
+    heap::{Datum, DeformPlan, Detoaster, LinePointer, ValidPage},
+    pool::{PinnedPage, ReadMetrics},
+    stream::{ReadStream, StreamOptions},
+    types::TypeOutput,
+    visibility::{Rows, Visibility, VisibleSet},
+};
+use serde::Serialize;
+use std::{
+    ops::Range,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+/// What a scan did.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct ScanStats {
+    /// Visible rows that were found (and, with a limit, given out).
+    pub rows: u64,
+    /// Pages that were looked at.
+    pub pages: u64,
+    /// Pages that were never written: all zero.
+    pub new_pages: u64,
+    /// Tuples on those pages, visible or not.
+    pub tuples: u64,
+    /// Rows whose transaction ids the cluster never gave out; they are not shown. More than 0 is a sign of damage.
+    pub future_xids: u64,
+    /// Wall time since the scan began, in nanoseconds.
+    pub elapsed_nanos: u64,
+    /// What the reads did.
+    pub io: ReadMetrics,
+}
+
+/// A scan that has not begun.
+#[derive(Clone)]
+pub struct ScanBuilder {
+    context: Arc<TableContext>,
+    columns: Option<Vec<String>>,
+    blocks: Range<u32>,
+    limit: Option<u64>,
+}
+
+impl ScanBuilder {
+    pub(crate) fn new(context: Arc<TableContext>) -> Self {
+        Self { context, columns: None, blocks: 0..u32::MAX, limit: None }
+    }
+
+    /// Only these columns, in this order; a name may come twice. Names are taken as they are, without folding.
+    #[must_use]
+    pub fn columns<S: AsRef<str>>(mut self, names: &[S]) -> Self {
+        self.columns = Some(names.iter().map(|n| n.as_ref().to_owned()).collect());
+        self
+    }
+
+    /// Only the blocks of this range, as far as they exist.
+    #[must_use]
+    pub fn blocks(mut self, blocks: Range<u32>) -> Self {
+        self.blocks = blocks;
+        self
+    }
+
+    /// Stop after so many rows.
+    #[must_use]
+    pub fn limit(mut self, rows: u64) -> Self {
+        self.limit = Some(rows);
+        self
+    }
+
+    /// Begins the scan.
+    ///
+    /// # Errors
+    /// `NotFound` if a column does not exist, `Unsupported` if one is a virtual generated column.
+    pub fn start(self) -> Result<Scan> {
+        let columns = self.attributes()?;
+        Scan::new(self.context, columns, self.blocks, self.limit)
+    }
+
+    /// Indices of the attributes that the scan yields.
+    fn attributes(&self) -> Result<Vec<usize>> {
+        match &self.columns {
+            Some(names) => names.iter().map(|name| self.context.attribute(name)).collect(),
+            None => self
+                .context
+                .live()
+                .map(|index| self.context.check_stored(index).map(|()| index))
+                .collect(),
+        }
+    }
+}
+
+/// A scan under way. To drop it at any moment is fine; reads in flight end on their own.
+pub struct Scan {
+    context: Arc<TableContext>,
+    stream: ReadStream,
+    plan: DeformPlan,
+    columns: Vec<usize>,
+    /// One an output column; `None` where the type has no text form that is known.
+    outputs: Vec<Option<TypeOutput>>,
+    detoaster: Detoaster<toast::PoolChunks>,
+    current: Option<PinnedPage>,
+    visible: VisibleSet,
+    left: u64,
+    stats: ScanStats,
+    began: Instant,
+}
+
+impl Scan {
+    fn new(context: Arc<TableContext>, columns: Vec<usize>, blocks: Range<u32>, limit: Option<u64>) -> Result<Self> {
+        let plan = DeformPlan::new(&context.info.layout, &columns)?;
+        let output = |&index: &usize| {
+            let attribute = &context.info.layout.attributes[index];
+            TypeOutput::new(attribute.type_oid, attribute.typmod, &context.types).ok()
+        };
+        let outputs = columns.iter().map(output).collect();
+        let pool = &context.engine.pool;
+        let blocks = blocks.start..blocks.end.min(context.fork.blocks());
+        let count = blocks.end.saturating_sub(blocks.start);
+        let options = StreamOptions::new(pool.config(), pool.strategy_for(count));
+        let stream = ReadStream::new(Arc::clone(pool), context.relation, blocks, options)?;
+        Ok(Self {
+            stream,
+            plan,
+            columns,
+            outputs,
+            detoaster: Detoaster::new(toast::PoolChunks(Arc::clone(&context.toast))),
+            current: None,
+            visible: VisibleSet::default(),
+            left: limit.unwrap_or(u64::MAX),
+            stats: ScanStats::default(),
+            began: Instant::now(),
+            context,
+        })
+    }
+
+    /// The columns that the rows have, in order.
+    pub fn columns(&self) -> Vec<Column> {
+        self.columns.iter().map(|&index| self.context.column(index)).collect()
+    }
+
+    /// What the scan did so far.
+    pub fn stats(&self) -> ScanStats {
+        let elapsed_nanos = u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        ScanStats { io: self.stream.metrics(), elapsed_nanos, ..self.stats }
+    }
+
+    /// Blocks that were looked at, of how many: for a progress bar. With the time since the start.
+    pub fn progress(&self) -> (u64, Duration) {
+        (self.stats.pages, self.began.elapsed())
+    }
+
+    /// The next page that has visible rows, or `None` behind the last one.
+    ///
+    /// # Errors
+    /// `Io`, `Checksum`, `Corrupt` (naming file and block), `Visibility`, and those of the buffer pool. After an error
+    /// the scan can go on with the next page; rows of the bad page are then missing.
+    pub fn next_page(&mut self) -> Result<Option<Page<'_>>> {
+        if !self.advance()? {
+            return Ok(None);
+        }
+        let Some(page) = &self.current else { return Ok(None) };
+        // The same bytes were checked in `advance`; this only finds the line pointers again.
+        let valid = ValidPage::from_checked(page.bytes(), page.block())
+            .ok_or_else(|| Error::new(ErrorKind::Corrupt, "the page changed while it was read").with_block(page.block()))?;
+        Ok(Some(Page {
+            page: valid,
+            context: &self.context,
+            plan: &self.plan,
+            columns: &self.columns,
+            outputs: &self.outputs,
+            detoaster: &mut self.detoaster,
+            visible: self.visible.tuples(),
+            next: 0,
+            values: Vec::with_capacity(self.plan.outputs()),
+            left: &mut self.left,
+            rows: &mut self.stats.rows,
+        }))
+    }
+
+    /// Moves to the next page with visible rows, whose set of rows is then in `visible`.
+    fn advance(&mut self) -> Result<bool> {
+        self.current = None;
+        while self.left > 0 {
+            let Some(page) = self.stream.next_page() else { return Ok(false) };
+            let page = page?;
+            self.stats.pages += 1;
+            let Some(valid) = self.context.check(page.bytes(), page.block())? else {
+                self.stats.new_pages += 1;
+                continue;
+            };
+            let visibility = Visibility::new(&self.context.engine.log, Rows::Committed);
+            let found = visibility.visible(&valid, &mut self.visible);
+            self.stats.tuples += u64::from(valid.summary().tuples);
+            self.stats.future_xids += visibility.future_xids();
+            found.map_err(|e| locate(e, &self.context, page.block()))?;
+            if !self.visible.tuples().is_empty() {
+                self.current = Some(page);
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// The outputs of all columns.
+    ///
+    /// # Errors
+    /// `Unsupported`, naming the type, if a column's type has no text form that is known.
+    fn all_outputs(&self) -> Result<()> {
+        for (output, &index) in self.outputs.iter().zip(&self.columns) {
+            if output.is_none() {
+                let attribute = &self.context.info.layout.attributes[index];
+                TypeOutput::new(attribute.type_oid, attribute.typmod, &self.context.types)
+                    .map_err(|e| e.in_context(format_args!("column {}", attribute.name)))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Adds where it happened to an error that does not say so.
+fn locate(error: Error, context: &TableContext, block: u32) -> Error {
+    match (error.path(), error.block()) {
+        (None, None) => error.with_path(context.fork.path_of(block)).with_block(block),
+        (None, Some(_)) => error.with_path(context.fork.path_of(block)),
+        _ => error,
+    }
+}
+
+/// The visible rows of one block. Holds a pin on the block while it lives.
+pub struct Page<'s> {
+    page: ValidPage<'s>,
+    context: &'s TableContext,
+    plan: &'s DeformPlan,
+    columns: &'s [usize],
+    outputs: &'s [Option<TypeOutput>],
+    detoaster: &'s mut Detoaster<toast::PoolChunks>,
+    visible: &'s [LinePointer],
+    next: usize,
+    values: Vec<Datum<'s>>,
+    left: &'s mut u64,
+    rows: &'s mut u64,
+}
+
+impl Page<'_> {
+    /// Its block number.
+    pub fn block(&self) -> u32 {
+        self.page.block()
+    }
+
+    /// Number of visible rows on the page.
+    pub fn len(&self) -> usize {
+        self.visible.len()
+    }
+
+    /// Whether there are none; a scan does not yield such pages.
+    pub fn is_empty(&self) -> bool {
+        self.visible.is_empty()
+    }
+
+    /// All bytes of the block.
+    pub fn bytes(&self) -> &[u8] {
+        self.page.bytes()
+    }
+
+    /// The next row, or `None` behind the last one of the page (or of the scan's limit).
+    ///
+    /// # Errors
+    /// `Corrupt` if the row's values do not fit its tuple, `Schema` if it has more columns than the catalog says.
+    #[inline]
+    pub fn next_row(&mut self) -> Result<Option<Row<'_>>> {
+        let Some(pointer) = self.visible.get(self.next) else { return Ok(None) };
+        if *self.left == 0 {
+            return Ok(None);
+        }
+        self.next += 1;
+        *self.left -= 1;
+        *self.rows += 1;
+        let tuple = self.page.tuple(*pointer);
+        self.plan.deform(&tuple, &mut self.values).map_err(|e| locate(e, self.context, self.page.block()))?;
+        Ok(Some(Row {
+            tuple,
+            values: &self.values,
+            context: self.context,
+            columns: self.columns,
+            outputs: self.outputs,
+            detoaster: self.detoaster,
+        }))
+    }
+}

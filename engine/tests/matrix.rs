@@ -1,0 +1,168 @@
+//! Every table of every fixture cluster, with every IO method, with the smallest and an ordinary pool, buffered and
+//! direct: what is printed is what the server's COPY printed.
+
+use heapscan::{Engine, EngineOptions, MethodChoice, MethodName, RowFormat};
+use heapscan_fixtures::{Snapshot, corpus, pgbench};
+use std::io::Write;
+
+/// An io_method that this machine refuses is skipped visibly, unless HEAPSCAN_REQUIRE names it.
+fn methods() -> Vec<MethodName> {
+    let usable = heapscan::probe_methods();
+    MethodName::ALL
+        .into_iter()
+        .filter(|&name| {
+            let status = usable.iter().find(|s| s.name == name).expect("each method has a status");
+            if !status.usable {
+                let reason = status.reason.as_deref().unwrap_or("no reason given");
+                let required = std::env::var("HEAPSCAN_REQUIRE").unwrap_or_default();
+                assert!(!required.split(',').any(|r| r == name.as_str()), "{name} is required: {reason}");
+                let _ = writeln!(std::io::stderr(), "SKIP {name}: {reason}");
+            }
+            status.usable
+        })
+        .collect()
+}
+
+fn options(method: MethodName, shared_buffers: u64, direct: bool, crashed: bool) -> EngineOptions {
+    let mut options = EngineOptions {
+        shared_buffers,
+        io_direct: direct,
+        allow_unclean: crashed,
+        follow_tablespace_links: true,
+        ..EngineOptions::default()
+    };
+    options.io.method = MethodChoice::Named(method);
+    options
+}
+
+/// Prints one table and compares; what differs is told with its first differing line.
+fn compare(engine: &Engine, snapshot: &Snapshot, crashed: bool, label: &str, problems: &mut Vec<String>) -> usize {
+    let database = engine.database(None).expect("the fixture's database");
+    let mut compared = 0;
+    for oracle in snapshot.user_tables() {
+        let what = format!("{label} {}.{}", oracle.schema, oracle.name);
+        if let Some(reason) = not_offered(&oracle.name) {
+            if !crashed {
+                let error = database.table(&format!("oid:{}", oracle.oid)).and_then(|t| {
+                    t.scan().write_rows(RowFormat::Text, &mut std::io::sink())
+                });
+                assert!(error.is_err(), "{what}: {reason}, yet it is printed");
+            }
+            continue;
+        }
+        let expected = snapshot.oracle_without_ctid(oracle.oid).expect("oracle");
+        let mut printed = Vec::new();
+        let result = database
+            .table(&format!("oid:{}", oracle.oid))
+            .and_then(|table| table.scan().write_rows(RowFormat::Text, &mut printed));
+        match result {
+            Err(error) => problems.push(format!("{what}: {error}")),
+            Ok(_) if printed != expected => problems.push(format!("{what}: {}", first_difference(&printed, &expected))),
+            Ok(_) => compared += 1,
+        }
+    }
+    compared
+}
+
+/// What the server prints and heapscan refuses, with the reason.
+fn not_offered(table: &str) -> Option<&'static str> {
+    match table {
+        "ext_types" => Some("extension types have no built-in output"),
+        "sh_genvirtual" => Some("virtual columns are computed, the file does not hold them"),
+        _ => None,
+    }
+}
+
+fn first_difference(printed: &[u8], expected: &[u8]) -> String {
+    let (mut a, mut b) = (printed.split(|&c| c == b'\n'), expected.split(|&c| c == b'\n'));
+    for line in 1.. {
+        match (a.next(), b.next()) {
+            (None, None) => break,
+            (x, y) if x == y => {}
+            (x, y) => {
+                let show = |line: Option<&[u8]>| {
+                    line.map_or("nothing".to_owned(), |l| {
+                        String::from_utf8_lossy(&l[..l.len().min(300)]).into_owned()
+                    })
+                };
+                return format!("line {line}: printed {:?}, expected {:?}", show(x), show(y));
+            }
+        }
+    }
+    "no difference".to_owned()
+}
+
+fn run(name: &str, snapshot_name: &str, pools: &[u64], direct: &[bool]) {
+    let snapshot = corpus(name).and_then(|f| f.snapshot(snapshot_name)).expect("fixture");
+    let crashed = snapshot_name == "crash";
+    let mut problems = Vec::new();
+    for method in methods() {
+        for &shared_buffers in pools {
+            for &direct in direct {
+                let label = format!("{name}/{snapshot_name} {method} {shared_buffers} direct={direct}");
+                let engine = Engine::open(snapshot.data_dir(), options(method, shared_buffers, direct, crashed))
+                    .unwrap_or_else(|e| panic!("{label}: {e}"));
+                assert_eq!(engine.method().used, method, "{label}");
+                let compared = compare(&engine, &snapshot, crashed, &label, &mut problems);
+                assert!(compared > 0 || !problems.is_empty(), "{label}: no table was compared");
+            }
+        }
+    }
+    assert!(problems.is_empty(), "{} tables differ:\n{}", problems.len(), problems.join("\n"));
+}
+
+const SIXTEEN_FRAMES: u64 = 16 * 8192;
+const POOLS: [u64; 2] = [SIXTEEN_FRAMES, 64 << 20];
+
+#[test]
+fn postgresql_18_at_rest() {
+    run("corpus-small-18", "clean", &POOLS, &[false, true]);
+}
+
+#[test]
+fn postgresql_15_at_rest() {
+    run("corpus-small-15", "clean", &POOLS, &[false, true]);
+}
+
+#[test]
+fn postgresql_14_at_rest() {
+    run("corpus-small-14", "clean", &[SIXTEEN_FRAMES], &[false]);
+}
+
+#[test]
+fn postgresql_12_at_rest() {
+    run("corpus-small-12", "clean", &[SIXTEEN_FRAMES], &[false]);
+}
+
+#[test]
+fn postgresql_18_crashed() {
+    run("corpus-small-18", "crash", &[SIXTEEN_FRAMES], &[true]);
+}
+
+#[test]
+fn postgresql_15_crashed() {
+    run("corpus-small-15", "crash", &[SIXTEEN_FRAMES], &[false]);
+}
+
+#[test]
+fn postgresql_14_and_12_crashed() {
+    run("corpus-small-14", "crash", &[SIXTEEN_FRAMES], &[false]);
+    run("corpus-small-12", "crash", &[SIXTEEN_FRAMES], &[false]);
+}
+
+#[test]
+fn wrapped_transaction_ids() {
+    run("corpus-wrap-15", "clean", &POOLS, &[false]);
+    run("corpus-wrap-15", "crash", &POOLS, &[true]);
+}
+
+#[test]
+fn pgbench_of_18() {
+    let snapshot = pgbench().and_then(|f| f.snapshot("clean")).expect("fixture");
+    for method in methods() {
+        let engine = Engine::open(snapshot.data_dir(), options(method, 64 << 20, false, false)).expect("open");
+        let mut problems = Vec::new();
+        assert_eq!(compare(&engine, &snapshot, false, method.as_str(), &mut problems), 4);
+        assert!(problems.is_empty(), "{problems:?}");
+    }
+}
