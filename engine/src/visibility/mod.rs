@@ -73,7 +73,9 @@ struct Recent {
 
 impl Recent {
     /// Invalid, like `InvalidTransactionId`: knows nothing of any other.
-    const NONE: Self = Self { xid: 0, status: XidStatus::Aborted };
+    fn none() -> Self {
+        Self { xid: 0, status: XidStatus::Aborted }
+    }
 
     #[inline]
     fn status(&mut self, log: &TransactionLog, xid: u32) -> Result<XidStatus> {
@@ -111,7 +113,7 @@ impl<'log> Visibility<'log> {
     /// # Errors
     /// `Visibility` or `Io` if the fate of a transaction cannot be found out.
     pub fn status(&self, tuple: &TupleRef<'_>) -> Result<Status> {
-        self.judge(tuple, &mut Recent::NONE, &mut Recent::NONE)
+        self.judge(tuple, &mut Recent::none(), &mut Recent::none())
     }
 
     /// Puts the tuples of `page` that the scan wants into `out`, replacing what was there.
@@ -127,7 +129,7 @@ impl<'log> Visibility<'log> {
             return Ok(());
         }
         let wanted = self.rows == Rows::Committed;
-        let (mut inserter, mut deleter) = (Recent::NONE, Recent::NONE);
+        let (mut inserter, mut deleter) = (Recent::none(), Recent::none());
         for pointer in page.line_pointers() {
             let tuple = page.tuple(pointer);
             let visible =
