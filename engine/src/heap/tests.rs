@@ -148,7 +148,8 @@ fn tuple_headers_that_cannot_be() {
         page(&[row(1, &[1, 0, 0, 0]), tuple], 0)
     };
     assert_eq!(valid(&build(|_| ())).tuples().count(), 2);
-    let damage: [(fn(&mut Vec<u8>), &str); 6] = [
+    type Damage = (fn(&mut Vec<u8>), &'static str);
+    let damage: [Damage; 6] = [
         (|t| t[22] = 0, "header length"),
         (|t| t[22] = 16, "header length"),
         (|t| t[22] = 33, "header length"),
@@ -272,8 +273,8 @@ fn nulls_take_no_space_whatever_their_place() {
         }
         let tuple = TupleSpec { natts: 5, present, data, ..TupleSpec::default() }.bytes();
         assert_eq!(deform_one(&columns, &[0, 1, 2, 3, 4], tuple.clone()).unwrap(), want, "{pattern:05b}");
-        for i in 0..5 {
-            assert_eq!(deform_one(&columns, &[i], tuple.clone()).unwrap(), [want[i].clone()], "{pattern:05b} {i}");
+        for (i, want) in want.into_iter().enumerate() {
+            assert_eq!(deform_one(&columns, &[i], tuple.clone()).unwrap(), [want], "{pattern:05b} {i}");
         }
     }
 }

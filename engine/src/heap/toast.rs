@@ -143,7 +143,9 @@ fn release(buffer: &mut Vec<u8>, needed: usize) {
 mod tests {
     use super::{super::testing::*, *};
 
-    struct Chunks(Vec<(i32, Vec<u8>)>);
+    type List = Vec<(i32, Vec<u8>)>;
+
+    struct Chunks(List);
 
     impl ChunkSource for Chunks {
         fn chunks(&self, _: u32, _: u32, visit: &mut dyn FnMut(i32, &[u8]) -> Result<()>) -> Result<()> {
@@ -161,7 +163,7 @@ mod tests {
         }
     }
 
-    fn cut(stored: &[u8], size: usize) -> Vec<(i32, Vec<u8>)> {
+    fn cut(stored: &[u8], size: usize) -> List {
         (0..).zip(stored.chunks(size).map(<[u8]>::to_vec)).collect()
     }
 
@@ -204,7 +206,7 @@ mod tests {
         let mut out = Vec::new();
         assemble(&at, &Chunks(good.clone()), &mut out).unwrap();
         assert_eq!(out, plain);
-        let damage: [fn(&mut Vec<(i32, Vec<u8>)>); 8] = [
+        let damage: [fn(&mut List); 8] = [
             |c| c.clear(),
             |c| drop(c.remove(0)),
             |c| drop(c.remove(1)),
