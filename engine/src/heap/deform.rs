@@ -1,10 +1,11 @@
 //! Taking a tuple apart into the columns that somebody wants.
 
-use super::{PageSummary, TupleRef, varlena};
+use super::{LinePointer, PageColumns, PageSummary, TupleRef, ValidPage, varlena};
 use crate::{
     Error, ErrorKind, Result,
     schema::{Attribute, RowLayout},
 };
+use std::ops::Range;
 
 /// One column of one row, as it lies in the tuple.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,8 +40,17 @@ struct Step {
     len: i16,
     /// Alignment less 1.
     align_mask: u8,
+    /// Index of the attribute, from 0.
+    attribute: u16,
     /// Index into the output, or [`SKIP`].
     out: u32,
+}
+
+impl Step {
+    #[inline(always)]
+    fn attribute(&self) -> usize {
+        usize::from(self.attribute)
+    }
 }
 
 /// How to take the tuples of a relation apart, for one projection. Made once a scan.
@@ -77,7 +87,7 @@ impl DeformPlan {
         }
         let walked = projection.iter().max().map_or(0, |last| last + 1);
         let attributes = layout.attributes[..walked].to_vec();
-        let mut steps = attributes.iter().map(step).collect::<Result<Vec<_>>>()?;
+        let mut steps = (0u16..).zip(&attributes).map(|(i, a)| step(i, a)).collect::<Result<Vec<_>>>()?;
         let mut repeats = Vec::new();
         for (out, &attribute) in (0u32..).zip(projection) {
             match steps[attribute].out {
@@ -129,56 +139,135 @@ impl DeformPlan {
             return Err(self.too_many(tuple));
         }
         let data = tuple.data();
-        let bitmap = tuple.null_bitmap();
-        let present = bitmap.map_or(natts, |bitmap| leading_present(bitmap, natts));
-        let direct = present.min(self.ends.len() - 1);
-        for (fixed, output) in &self.fixed {
-            if fixed.attribute >= direct {
-                break;
-            }
-            match data.get(fixed.offset..fixed.offset + fixed.length) {
-                Some(value) => out[*output as usize] = Datum::Fixed(value),
-                None => return Err(self.outside(tuple, fixed.attribute, fixed.offset)),
-            }
-        }
-        if direct < self.steps.len() {
-            self.walk(tuple, direct, bitmap, out)?;
-        }
+        self.locate(tuple, |step, found| {
+            out[step.out as usize] = match (found, step.len) {
+                (None, _) => missing(&self.attributes[step.attribute()]),
+                (Some(at), -1) => Datum::Varlena(&data[at]),
+                (Some(at), -2) => Datum::CString(&data[at]),
+                (Some(at), _) => Datum::Fixed(&data[at]),
+            };
+        })?;
         for &(from, to) in &self.repeats {
             out[to as usize] = out[from as usize];
         }
         Ok(())
     }
 
+    /// Takes the tuples at `rows` of `page` apart into columns of places on the page, replacing what is in `out`.
+    ///
+    /// # Errors
+    /// As [`deform`](Self::deform).
+    ///
+    /// # Panics
+    /// If `rows` are not line pointers of this page.
+    pub fn deform_page(&self, page: &ValidPage<'_>, rows: &[LinePointer], out: &mut PageColumns) -> Result<()> {
+        out.reset(self.outputs, rows.len());
+        if let Some(first_walked) = self.fixed_columns(page.summary(), rows, out) {
+            if first_walked < self.steps.len() {
+                for (row, pointer) in rows.iter().enumerate() {
+                    let tuple = page.tuple(*pointer);
+                    let base = usize::from(pointer.offset) + tuple.hoff();
+                    self.walk(&tuple, tuple.natts(), first_walked, None, &mut |step, found| {
+                        out.set(step.out as usize, row, found.map(|at| base + at.start..base + at.end));
+                    })?;
+                }
+            }
+        } else {
+            for (row, pointer) in rows.iter().enumerate() {
+                let tuple = page.tuple(*pointer);
+                if tuple.natts() > self.relation_natts {
+                    return Err(self.too_many(&tuple));
+                }
+                let base = usize::from(pointer.offset) + tuple.hoff();
+                self.locate(&tuple, |step, found| {
+                    out.set(step.out as usize, row, found.map(|at| base + at.start..base + at.end));
+                })?;
+            }
+        }
+        for &(from, to) in &self.repeats {
+            out.repeat(from as usize, to as usize);
+        }
+        Ok(())
+    }
+
+    /// Fills in the columns whose place is the same in all tuples of the page, if the page is so uniform that all of
+    /// the fixed prefix is; then tells the first attribute that is left to walk.
+    fn fixed_columns(&self, summary: &PageSummary, rows: &[LinePointer], out: &mut PageColumns) -> Option<usize> {
+        let prefix = self.ends.len() - 1;
+        let uniform = !summary.has_nulls()
+            && summary.hoff != 0
+            && usize::from(summary.natts_min) >= prefix
+            && usize::from(summary.natts_max) <= self.relation_natts
+            && usize::from(summary.data_min) >= self.ends[prefix];
+        if !uniform {
+            return None;
+        }
+        for (fixed, output) in &self.fixed {
+            out.set_fixed(*output as usize, rows, usize::from(summary.hoff) + fixed.offset, fixed.length);
+        }
+        Some(prefix)
+    }
+
+    /// The value that rows older than output `column` have in it.
+    pub fn missing(&self, column: usize) -> Datum<'_> {
+        let attribute = self.projection.get(column).and_then(|&attribute| self.attributes.get(attribute));
+        attribute.map_or(Datum::Null, missing)
+    }
+
+    /// Tells `sink` where each wanted attribute that is not NULL lies, from `t_hoff` on; `None` is missing.
+    #[inline(always)]
+    fn locate(&self, tuple: &TupleRef<'_>, mut sink: impl FnMut(&Step, Option<Range<usize>>)) -> Result<()> {
+        let natts = tuple.natts();
+        let bitmap = tuple.null_bitmap();
+        let present = bitmap.map_or(natts, |bitmap| leading_present(bitmap, natts));
+        let direct = present.min(self.ends.len() - 1);
+        let size = tuple.data().len();
+        for (fixed, _) in &self.fixed {
+            if fixed.attribute >= direct {
+                break;
+            }
+            if fixed.offset + fixed.length > size {
+                return Err(self.outside(tuple, fixed.attribute, fixed.offset));
+            }
+            sink(&self.steps[fixed.attribute], Some(fixed.offset..fixed.offset + fixed.length));
+        }
+        if direct < self.steps.len() {
+            self.walk(tuple, natts, direct, bitmap, &mut sink)?;
+        }
+        Ok(())
+    }
+
     /// The attributes from `first` on, whose offsets depend on those before.
-    fn walk<'a>(
-        &'a self,
-        tuple: &TupleRef<'a>,
+    #[inline(always)]
+    fn walk(
+        &self,
+        tuple: &TupleRef<'_>,
+        natts: usize,
         first: usize,
         bitmap: Option<&[u8]>,
-        out: &mut [Datum<'a>],
+        sink: &mut impl FnMut(&Step, Option<Range<usize>>),
     ) -> Result<()> {
         let data = tuple.data();
-        let stored = tuple.natts().min(self.steps.len());
+        let stored = natts.min(self.steps.len());
         let mut at = self.ends[first];
-        for (attribute, step) in self.steps.iter().enumerate().take(stored).skip(first) {
-            if bitmap.is_some_and(|bitmap| is_null(bitmap, attribute)) {
+        for step in self.steps.get(first..stored).unwrap_or(&[]) {
+            if bitmap.is_some_and(|bitmap| is_null(bitmap, step.attribute())) {
                 continue;
             }
-            let (value, end) = match step.len {
+            let (start, end, next) = match step.len {
                 -1 => varlena_at(data, at, step),
                 -2 => cstring_at(data, at, step),
                 length => fixed_at(data, at, step, length),
             }
-            .map_err(|reason| self.broken(tuple, attribute, at, reason))?;
-            at = end;
+            .map_err(|reason| self.broken(tuple, step.attribute(), at, reason))?;
+            at = next;
             if step.out != SKIP {
-                out[step.out as usize] = value;
+                sink(step, Some(start..end));
             }
         }
-        for (attribute, step) in self.attributes.iter().zip(&self.steps).skip(stored.max(first)) {
+        for step in self.steps.get(stored.max(first)..).unwrap_or(&[]) {
             if step.out != SKIP {
-                out[step.out as usize] = missing(attribute);
+                sink(step, None);
             }
         }
         Ok(())
@@ -220,7 +309,7 @@ impl DeformPlan {
     }
 }
 
-fn step(attribute: &Attribute) -> Result<Step> {
+fn step(index: u16, attribute: &Attribute) -> Result<Step> {
     let sane =
         (attribute.len > 0 || attribute.len == -1 || attribute.len == -2) && matches!(attribute.align, 1 | 2 | 4 | 8);
     if !sane {
@@ -232,7 +321,7 @@ fn step(attribute: &Attribute) -> Result<Step> {
             ),
         ));
     }
-    Ok(Step { len: attribute.len, align_mask: attribute.align - 1, out: SKIP })
+    Ok(Step { len: attribute.len, align_mask: attribute.align - 1, attribute: index, out: SKIP })
 }
 
 /// Offsets as far as they do not depend on values.
@@ -257,34 +346,33 @@ fn align(at: usize, step: &Step) -> usize {
     (at + mask) & !mask
 }
 
-type Parsed<'a> = std::result::Result<(Datum<'a>, usize), &'static str>;
+/// Start and end of a value, and where the next one may begin.
+type Parsed = std::result::Result<(usize, usize, usize), &'static str>;
 
 #[inline(always)]
-fn fixed_at<'a>(data: &'a [u8], at: usize, step: &Step, length: i16) -> Parsed<'a> {
+fn fixed_at(data: &[u8], at: usize, step: &Step, length: i16) -> Parsed {
     let start = align(at, step);
     let end = start + usize::from(length.unsigned_abs());
-    data.get(start..end).map(|value| (Datum::Fixed(value), end)).ok_or("value ends behind the tuple")
+    if end <= data.len() { Ok((start, end, end)) } else { Err("value ends behind the tuple") }
 }
 
 /// Padding is zero, and no varlena header that may lie unaligned begins with a zero byte: so one byte tells whether
 /// the value begins here. `attstorage` does not tell: SET STORAGE changes it without touching older rows.
 #[inline(always)]
-fn varlena_at<'a>(data: &'a [u8], at: usize, step: &Step) -> Parsed<'a> {
+fn varlena_at(data: &[u8], at: usize, step: &Step) -> Parsed {
     let start = match data.get(at) {
         Some(0) => align(at, step),
         Some(_) => at,
         None => return Err("value begins behind the tuple"),
     };
-    let rest = data.get(start..).unwrap_or(&[]);
-    let length = varlena::total_length(rest)?;
-    Ok((Datum::Varlena(&rest[..length]), start + length))
+    let length = varlena::total_length(data.get(start..).unwrap_or(&[]))?;
+    Ok((start, start + length, start + length))
 }
 
-fn cstring_at<'a>(data: &'a [u8], at: usize, step: &Step) -> Parsed<'a> {
+fn cstring_at(data: &[u8], at: usize, step: &Step) -> Parsed {
     let start = align(at, step);
-    let rest = data.get(start..).unwrap_or(&[]);
-    match rest.iter().position(|&b| b == 0) {
-        Some(length) => Ok((Datum::CString(&rest[..length]), start + length + 1)),
+    match data.get(start..).unwrap_or(&[]).iter().position(|&b| b == 0) {
+        Some(length) => Ok((start, start + length, start + length + 1)),
         None => Err("C string does not end within the tuple"),
     }
 }

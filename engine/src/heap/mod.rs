@@ -7,6 +7,7 @@
 
 pub mod checksum;
 mod chunk_map;
+mod columns;
 mod deform;
 mod page;
 mod toast;
@@ -19,6 +20,7 @@ pub(crate) mod testing;
 mod tests;
 
 pub use chunk_map::{Chunk, ChunkLocation, ChunkMap, ChunkMapBuilder};
+pub use columns::{PageColumns, Slot};
 pub use deform::{Datum, DeformPlan, FixedColumn};
 pub use page::{LinePointer, PageCheck, PageFault, PageSummary, ValidPage, VerifyMode};
 pub use toast::{ChunkSource, Detoaster, NoToast, assemble};

@@ -2,6 +2,7 @@
 
 use super::{
     checksum::page_checksum,
+    columns::Slot,
     infomask, load,
     tuple::{BITMAP_OFFSET, TUPLE_HEADER_MIN, TupleRef},
 };
@@ -169,7 +170,7 @@ pub struct LinePointer {
     pub length: u16,
 }
 
-/// What holds for all tuples of a page; found on the way by the validation. Lets a decoder drop per-tuple tests.
+/// What holds for all tuples of a page; found on the way by the validation. Lets decoders drop per-tuple tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageSummary {
     /// Number of tuples (normal line pointers).
@@ -184,6 +185,12 @@ pub struct PageSummary {
     pub natts_max: u16,
     /// Fewest bytes of values (tuple length less `t_hoff`).
     pub data_min: u16,
+    /// `t_hoff` if all tuples have the same; else 0.
+    pub hoff: u8,
+    /// Smallest `t_xmin` as a plain number.
+    pub xmin_min: u32,
+    /// Largest `t_xmin` as a plain number.
+    pub xmin_max: u32,
 }
 
 impl PageSummary {
@@ -195,10 +202,22 @@ impl PageSummary {
         natts_min: u16::MAX,
         natts_max: 0,
         data_min: u16::MAX,
+        hoff: 0,
+        xmin_min: u32::MAX,
+        xmin_max: 0,
     };
     /// Promises nothing.
-    const UNKNOWN: Self =
-        Self { tuples: 0, infomask_any: u16::MAX, infomask_all: 0, natts_min: 0, natts_max: u16::MAX, data_min: 0 };
+    const UNKNOWN: Self = Self {
+        tuples: 0,
+        infomask_any: u16::MAX,
+        infomask_all: 0,
+        natts_min: 0,
+        natts_max: u16::MAX,
+        data_min: 0,
+        hoff: 0,
+        xmin_min: 0,
+        xmin_max: u32::MAX,
+    };
 
     /// Whether a tuple has a NULL bitmap.
     pub fn has_nulls(&self) -> bool {
@@ -296,6 +315,13 @@ impl<'a> ValidPage<'a> {
         u64::from(load::u32(self.bytes, 0)) << 32 | u64::from(load::u32(self.bytes, 4))
     }
 
+    /// The value that a slot of [`DeformPlan::deform_page`](super::DeformPlan::deform_page) over this page leads to:
+    /// empty for NULL and for a missing one.
+    #[inline(always)]
+    pub fn value(&self, slot: Slot) -> &'a [u8] {
+        self.bytes.get(slot.range()).unwrap_or(&[])
+    }
+
     /// Number of line pointers of all kinds.
     #[inline]
     pub fn line_pointer_count(&self) -> u16 {
@@ -320,6 +346,21 @@ impl<'a> ValidPage<'a> {
                 length: length_of(word) as u16,
             })
         })
+    }
+
+    /// Appends the line pointers of all tuples to `out`.
+    pub(crate) fn collect_line_pointers(&self, out: &mut Vec<LinePointer>) {
+        let known = usize::from(self.summary.tuples) == self.pointers.len();
+        if !known {
+            out.reserve(self.pointers.len());
+            out.extend(self.line_pointers());
+            return;
+        }
+        // All are tuples: the length is known, so no push asks for room.
+        out.extend(self.pointers.iter().enumerate().map(|(index, pointer)| {
+            let word = u32::from_le_bytes(*pointer);
+            LinePointer { number: index as u16 + 1, offset: offset_of(word) as u16, length: length_of(word) as u16 }
+        }));
     }
 
     /// The tuples, in the order of their line pointers.
@@ -394,35 +435,75 @@ fn check_header(bytes: &[u8], word: u16, expected: u16, bounds: Bounds) -> Resul
     Ok(flags)
 }
 
+/// Bytes 16 to 23 of a tuple header as one word: `t_ctid`'s number, `t_infomask2`, `t_infomask`, `t_hoff`.
+const WORD_AT: usize = 16;
+/// What decides whether such a header can be: number of attributes, whether there is a bitmap, `t_hoff`.
+const SHAPE: u64 = (infomask::NATTS_MASK as u64) << 16 | (infomask::HASNULL as u64) << 32 | 0xff << 48;
+
 /// Tests every line pointer and tuple header in one pass, without asking which test failed: `None` is "a fault".
+///
+/// Tests that need only the extremes are done once at the end; those of a header once for every run of tuples with
+/// the same shape, which mostly is the whole page.
 fn scan_pointers(bytes: &[u8], pointers: &[[u8; 4]], bounds: Bounds) -> Option<PageSummary> {
-    let (upper, special) = (u32::from(bounds.upper), u32::from(bounds.special));
-    let count = pointers.len() as u32;
     let mut summary = PageSummary::EMPTY;
-    let mut fault = false;
+    let (mut mask_any, mut mask_all) = (0u64, u64::MAX);
+    let (mut offset_min, mut offset_bits, mut end_max) = (u32::MAX, 0, 0);
+    let (mut shape, mut shapes) = (u64::MAX, 0u32);
+    let mut length_min = u32::MAX;
     for pointer in pointers {
         let word = u32::from_le_bytes(*pointer);
         let (offset, length) = (offset_of(word), length_of(word));
-        if flag_of(word) == LP_NORMAL {
-            let header = bytes.get(offset as usize..)?.first_chunk::<TUPLE_HEADER_MIN>()?;
-            let mask = u16::from_le_bytes([header[20], header[21]]);
-            let natts = u16::from_le_bytes([header[18], header[19]]) & infomask::NATTS_MASK;
-            let hoff = u32::from(header[22]);
-            let bitmap = if mask & infomask::HASNULL != 0 { u32::from(natts).div_ceil(8) } else { 0 };
-            fault |= (offset < upper) | (offset % 8 != 0) | (offset + length > special);
-            fault |= (hoff < BITMAP_OFFSET as u32 + bitmap) | (hoff % 8 != 0) | (hoff > length);
-            fault |= natts > MAX_NATTS;
-            summary.tuples += 1;
-            summary.infomask_any |= mask;
-            summary.infomask_all &= mask;
-            summary.natts_min = summary.natts_min.min(natts);
-            summary.natts_max = summary.natts_max.max(natts);
-            summary.data_min = summary.data_min.min(length.wrapping_sub(hoff) as u16);
-        } else if flag_of(word) == LP_REDIRECT {
-            fault |= offset == 0 || offset > count;
+        if flag_of(word) != LP_NORMAL {
+            if flag_of(word) == LP_REDIRECT && (offset == 0 || offset as usize > pointers.len()) {
+                return None;
+            }
+            continue;
         }
+        let header = bytes.get(offset as usize..)?.first_chunk::<TUPLE_HEADER_MIN>()?;
+        let word = u64::from_le_bytes(*header[WORD_AT..].first_chunk()?);
+        if word & SHAPE != shape {
+            summary.end_run(shape, length_min)?;
+            shape = word & SHAPE;
+            shapes += 1;
+            length_min = u32::MAX;
+        }
+        summary.tuples += 1;
+        mask_any |= word;
+        mask_all &= word;
+        offset_min = offset_min.min(offset);
+        offset_bits |= offset;
+        end_max = end_max.max(offset + length);
+        length_min = length_min.min(length);
+        let xmin = load::u32(header, 0);
+        summary.xmin_min = summary.xmin_min.min(xmin);
+        summary.xmin_max = summary.xmin_max.max(xmin);
     }
-    (!fault).then_some(summary)
+    summary.end_run(shape, length_min)?;
+    summary.hoff = if shapes == 1 { (shape >> 48) as u8 } else { 0 };
+    summary.infomask_any = (mask_any >> 32) as u16;
+    summary.infomask_all = (mask_all >> 32) as u16;
+    let inside = offset_min >= u32::from(bounds.upper) && end_max <= u32::from(bounds.special);
+    (inside && offset_bits.is_multiple_of(8)).then_some(summary)
+}
+
+impl PageSummary {
+    /// Takes in a run of tuples of one shape, the shortest of which has `length_min` bytes. `None` if such tuples
+    /// cannot be.
+    #[inline]
+    fn end_run(&mut self, shape: u64, length_min: u32) -> Option<()> {
+        if shape == u64::MAX {
+            return Some(());
+        }
+        let natts = (shape >> 16) as u16 & infomask::NATTS_MASK;
+        let hoff = (shape >> 48) as u32;
+        let bitmap = if shape >> 32 & u64::from(infomask::HASNULL) != 0 { u32::from(natts).div_ceil(8) } else { 0 };
+        let sane =
+            hoff >= BITMAP_OFFSET as u32 + bitmap && hoff.is_multiple_of(8) && hoff <= length_min && natts <= MAX_NATTS;
+        self.natts_min = self.natts_min.min(natts);
+        self.natts_max = self.natts_max.max(natts);
+        self.data_min = self.data_min.min(length_min.wrapping_sub(hoff) as u16);
+        sane.then_some(())
+    }
 }
 
 /// Finds out which test of [`scan_pointers`] failed.

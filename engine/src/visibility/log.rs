@@ -99,6 +99,17 @@ impl TransactionLog {
         xid >= FIRST_NORMAL_XID && !precedes(xid, self.counters.next_xid as u32)
     }
 
+    /// Whether every id that is, as a plain number, between `first` and `last` was given out.
+    ///
+    /// The ids that were are the half circle before the next one. When both ends lie in it and the way up from one to
+    /// the other is less than half the circle, that way cannot have left it.
+    pub(super) fn all_past(&self, first: u32, last: u32) -> bool {
+        first >= FIRST_NORMAL_XID
+            && last.wrapping_sub(first) < 1 << 31
+            && !self.is_future(first)
+            && !self.is_future(last)
+    }
+
     /// How transaction `xid` ended.
     ///
     /// # Errors

@@ -124,12 +124,13 @@ impl<'log> Visibility<'log> {
     /// As [`status`](Self::status).
     pub fn visible(&self, page: &ValidPage<'_>, out: &mut VisibleSet) -> Result<()> {
         out.tuples.clear();
-        if self.rows == Rows::All || page.all_visible() {
+        if self.rows == Rows::All || page.all_visible() || self.all_alike(page) {
             if self.rows != Rows::Dead {
-                out.tuples.extend(page.line_pointers());
+                page.collect_line_pointers(&mut out.tuples);
             }
             return Ok(());
         }
+        out.tuples.reserve(usize::from(page.line_pointer_count()));
         let wanted = self.rows == Rows::Committed;
         let (mut inserter, mut deleter) = (Recent::none(), Recent::none());
         for pointer in page.line_pointers() {
@@ -141,6 +142,26 @@ impl<'log> Visibility<'log> {
             }
         }
         Ok(())
+    }
+
+    /// Whether the summary of the page alone says that all its tuples are visible: none was deleted, and all were
+    /// inserted by transactions known to have committed, or by the same one.
+    fn all_alike(&self, page: &ValidPage<'_>) -> bool {
+        let summary = page.summary();
+        if summary.tuples == 0 || summary.infomask_all & bits::XMAX_INVALID == 0 {
+            return false;
+        }
+        let (first, last) = (summary.xmin_min, summary.xmin_max);
+        match summary.infomask_all & bits::XMIN_FROZEN {
+            bits::XMIN_FROZEN => true,
+            bits::XMIN_COMMITTED => self.log.all_past(first, last),
+            _ => {
+                const OTHER: u16 = bits::XMIN_FROZEN | bits::MOVED_OFF | bits::MOVED_IN;
+                first == last
+                    && summary.infomask_any & OTHER == 0
+                    && self.log.status(first).is_ok_and(|status| status == XidStatus::Committed)
+            }
+        }
     }
 
     /// The most frequent case in one test: hinted as committed and as not deleted.
