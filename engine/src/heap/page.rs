@@ -442,14 +442,15 @@ const SHAPE: u64 = (infomask::NATTS_MASK as u64) << 16 | (infomask::HASNULL as u
 
 /// Tests every line pointer and tuple header in one pass, without asking which test failed: `None` is "a fault".
 ///
-/// Tests that need only the extremes are done once at the end; those of a header once for every run of tuples with
-/// the same shape, which mostly is the whole page.
+/// Faults of places gather in one word that is looked at once; a header is looked at once for every run of tuples with
+/// the same shape, which mostly is the whole page. Everything that a tuple needs stays in registers that way.
 fn scan_pointers(bytes: &[u8], pointers: &[[u8; 4]], bounds: Bounds) -> Option<PageSummary> {
+    let (upper, special) = (u32::from(bounds.upper), u32::from(bounds.special));
     let mut summary = PageSummary::EMPTY;
     let (mut mask_any, mut mask_all) = (0u64, u64::MAX);
-    let (mut offset_min, mut offset_bits, mut end_max) = (u32::MAX, 0, 0);
+    let (mut xmin_min, mut xmin_max) = (u32::MAX, 0);
     let (mut shape, mut shapes) = (u64::MAX, 0u32);
-    let mut length_min = u32::MAX;
+    let (mut length_min, mut faults, mut others) = (u32::MAX, 0u32, 0u32);
     for pointer in pointers {
         let word = u32::from_le_bytes(*pointer);
         let (offset, length) = (offset_of(word), length_of(word));
@@ -457,6 +458,7 @@ fn scan_pointers(bytes: &[u8], pointers: &[[u8; 4]], bounds: Bounds) -> Option<P
             if flag_of(word) == LP_REDIRECT && (offset == 0 || offset as usize > pointers.len()) {
                 return None;
             }
+            others += 1;
             continue;
         }
         let header = bytes.get(offset as usize..)?.first_chunk::<TUPLE_HEADER_MIN>()?;
@@ -467,29 +469,28 @@ fn scan_pointers(bytes: &[u8], pointers: &[[u8; 4]], bounds: Bounds) -> Option<P
             shapes += 1;
             length_min = u32::MAX;
         }
-        summary.tuples += 1;
         mask_any |= word;
         mask_all &= word;
-        offset_min = offset_min.min(offset);
-        offset_bits |= offset;
-        end_max = end_max.max(offset + length);
+        // All are far below 2^29, so the top bits tell of a negative difference or of a bit of misalignment.
+        faults |= offset.wrapping_sub(upper) | special.wrapping_sub(offset + length) | offset << 29;
         length_min = length_min.min(length);
         let xmin = load::u32(header, 0);
-        summary.xmin_min = summary.xmin_min.min(xmin);
-        summary.xmin_max = summary.xmin_max.max(xmin);
+        xmin_min = xmin_min.min(xmin);
+        xmin_max = xmin_max.max(xmin);
     }
     summary.end_run(shape, length_min)?;
+    summary.tuples = pointers.len() as u16 - others as u16;
     summary.hoff = if shapes == 1 { (shape >> 48) as u8 } else { 0 };
     summary.infomask_any = (mask_any >> 32) as u16;
     summary.infomask_all = (mask_all >> 32) as u16;
-    let inside = offset_min >= u32::from(bounds.upper) && end_max <= u32::from(bounds.special);
-    (inside && offset_bits.is_multiple_of(8)).then_some(summary)
+    (summary.xmin_min, summary.xmin_max) = (xmin_min, xmin_max);
+    (faults >> 29 == 0).then_some(summary)
 }
 
 impl PageSummary {
     /// Takes in a run of tuples of one shape, the shortest of which has `length_min` bytes. `None` if such tuples
     /// cannot be.
-    #[inline]
+    #[inline(never)]
     fn end_run(&mut self, shape: u64, length_min: u32) -> Option<()> {
         if shape == u64::MAX {
             return Some(());
