@@ -27,6 +27,8 @@ pub enum ErrorKind {
     Corrupt,
     /// A page's checksum does not match.
     Checksum,
+    /// The file and the catalog do not fit together: a tuple has more attributes than its relation.
+    Schema,
     /// One value cannot be decoded.
     Value,
     /// The transaction status of a row cannot be found out.
@@ -95,6 +97,13 @@ impl Error {
     #[must_use]
     pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
         self.0.hint = Some(hint.into());
+        self
+    }
+
+    /// Puts `context` before the message: where in the error's file, or for whose sake, it happened.
+    #[must_use]
+    pub fn in_context(mut self, context: impl fmt::Display) -> Self {
+        self.0.message = format!("{context}: {}", self.0.message);
         self
     }
 
