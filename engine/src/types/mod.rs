@@ -5,18 +5,33 @@
 //! whose oids are fixed for built-in functions, so domains, arrays, enums and composite types need no lists of types.
 //! Payloads are not trusted: a value that makes no sense is an error of [`ErrorKind::Value`].
 
+mod array;
+mod bits;
+mod composite;
 pub mod copy;
 mod datetime;
 mod digits;
 mod float;
+mod geometric;
+mod interval;
+mod jsonb;
+mod jsonpath;
+mod misc;
 mod nested;
+mod network;
 mod numeric;
+mod range;
+mod reg;
+mod resolve;
+mod textsearch;
 
 use crate::{
     error::{Error, ErrorKind, Result},
-    schema::{TypeCatalog, TypeInfo},
+    schema::TypeCatalog,
 };
 use nested::{Bad, Text, bad, exactly};
+use rustc_hash::FxHashMap;
+use std::sync::Arc;
 
 /// Prints the values of one type.
 #[derive(Clone, Debug)]
@@ -38,20 +53,71 @@ pub(crate) enum JsonForm {
 #[derive(Clone, Debug)]
 enum Form {
     Bool,
-    Char { octal: bool },
+    Char {
+        octal: bool,
+    },
     Name,
     Int2,
     Int4,
     Int8,
     Oid,
+    /// xid and cid.
+    Xid,
+    Xid8,
+    Tid,
+    Lsn,
     Float4,
     Float8,
     Numeric,
+    Money,
+    /// Everything whose bytes are its text.
     Text,
     Bytea,
     Date,
-    Timestamp { zone: bool },
+    Time,
+    Timetz,
+    Timestamp {
+        zone: bool,
+    },
+    Interval {
+        infinite: bool,
+    },
     Uuid,
+    Json,
+    Jsonb,
+    Jsonpath {
+        major: u32,
+    },
+    Xml,
+    Inet {
+        cidr: bool,
+    },
+    Macaddr,
+    Macaddr8,
+    Shape(geometric::Shape),
+    Bits,
+    Tsvector,
+    Tsquery,
+    Snapshot,
+    Ndistinct,
+    Dependencies,
+    Vector {
+        wide: bool,
+    },
+    Reg {
+        names: reg::Names,
+        none: u8,
+    },
+    Enum(reg::Names),
+    Acl {
+        roles: reg::Names,
+        wide: bool,
+    },
+    Array(Box<array::ArrayForm>),
+    AnyArray(Arc<FxHashMap<u32, array::ArrayForm>>),
+    Record(Box<composite::RecordForm>),
+    Range(Box<range::RangeForm>),
+    Multirange(Box<range::RangeForm>),
 }
 
 impl TypeOutput {
@@ -63,10 +129,9 @@ impl TypeOutput {
     /// cannot be in a table, and when `catalog` lacks the type.
     pub fn new(type_oid: u32, typmod: i32, catalog: &TypeCatalog) -> Result<Self> {
         let _ = typmod;
-        let info = catalog.types.get(&type_oid).ok_or_else(|| {
-            Error::new(ErrorKind::Unsupported, format!("the type with oid {type_oid} is not in pg_type"))
-        })?;
-        Ok(Self { name: info.name.as_str().into(), form: form(info, catalog)? })
+        let mut resolver = resolve::Resolver::new(catalog);
+        let info = resolver.info(type_oid)?;
+        Ok(Self { name: info.name.as_str().into(), form: resolver.form(info)? })
     }
 
     /// Appends the text of a value to `out`, unescaped. `payload`: fixed-length types their `typlen` bytes as they lie
@@ -101,37 +166,10 @@ impl TypeOutput {
             Form::Int2 | Form::Int4 | Form::Int8 | Form::Oid | Form::Float4 | Form::Float8 | Form::Numeric => {
                 JsonForm::Number
             }
+            Form::Json | Form::Jsonb => JsonForm::Json,
             _ => JsonForm::String,
         }
     }
-}
-
-fn unsupported(info: &TypeInfo, why: &str) -> Error {
-    Error::new(ErrorKind::Unsupported, format!("type {}.{} cannot be printed: {why}", info.namespace, info.name))
-        .with_hint("leave the column out, or read it as bytes")
-}
-
-fn form(info: &TypeInfo, catalog: &TypeCatalog) -> Result<Form> {
-    Ok(match info.output {
-        31 => Form::Bytea,
-        33 => Form::Char { octal: catalog.major_version >= 16 },
-        35 => Form::Name,
-        39 => Form::Int2,
-        43 => Form::Int4,
-        // textout, bpcharout and varcharout.
-        47 | 1045 | 1047 => Form::Text,
-        201 => Form::Float4,
-        215 => Form::Float8,
-        461 => Form::Int8,
-        1085 => Form::Date,
-        1151 => Form::Timestamp { zone: true },
-        1243 => Form::Bool,
-        1313 => Form::Timestamp { zone: false },
-        1702 => Form::Numeric,
-        1799 => Form::Oid,
-        2953 => Form::Uuid,
-        _ => return Err(unsupported(info, "its output function is not one that heapscan knows")),
-    })
 }
 
 impl Form {
@@ -143,20 +181,101 @@ impl Form {
             Self::Int2 => digits::push_i64(i16::from_le_bytes(exactly(payload)?).into(), out),
             Self::Int4 => digits::push_i64(i32::from_le_bytes(exactly(payload)?).into(), out),
             Self::Int8 => digits::push_i64(i64::from_le_bytes(exactly(payload)?), out),
-            Self::Oid => digits::push_u32(u32::from_le_bytes(exactly(payload)?), out),
+            Self::Oid | Self::Xid => digits::push_u32(u32::from_le_bytes(exactly(payload)?), out),
+            Self::Xid8 => digits::push_u64(u64::from_le_bytes(exactly(payload)?), out),
             Self::Float4 => float::push_f32(f32::from_le_bytes(exactly(payload)?), out),
             Self::Float8 => float::push_f64(f64::from_le_bytes(exactly(payload)?), out),
             Self::Numeric => numeric::write(payload, out)?,
-            Self::Text => out.extend_from_slice(payload),
+            Self::Text | Self::Json => out.extend_from_slice(payload),
             Self::Bytea => {
                 out.extend_from_slice(b"\\x");
                 digits::push_hex(payload, out);
             }
             Self::Date => datetime::date(i32::from_le_bytes(exactly(payload)?), out)?,
+            Self::Time => datetime::time(i64::from_le_bytes(exactly(payload)?), out)?,
             Self::Timestamp { zone } => datetime::timestamp(i64::from_le_bytes(exactly(payload)?), *zone, out)?,
             Self::Uuid => write_uuid(exactly(payload)?, out),
+            _ => return self.write_rarer(payload, out),
         }
         Ok(())
+    }
+
+    /// The types that are rarer or take longer anyway: kept out of [`Self::write`], so that it stays small.
+    fn write_rarer(&self, payload: &[u8], out: &mut Vec<u8>) -> Text {
+        match self {
+            Self::Timetz => {
+                let [t @ .., z0, z1, z2, z3] = exactly::<12>(payload)?;
+                datetime::timetz(i64::from_le_bytes(t), i32::from_le_bytes([z0, z1, z2, z3]), out)
+            }
+            Self::Interval { infinite } => interval::write(payload, *infinite, out),
+            Self::Jsonb => jsonb::write(payload, out),
+            Self::Jsonpath { major } => jsonpath::write(payload, *major, out),
+            Self::Inet { cidr } => network::write(payload, *cidr, out),
+            Self::Macaddr => network::write_mac(exactly::<6>(payload), out),
+            Self::Macaddr8 => network::write_mac(exactly::<8>(payload), out),
+            Self::Shape(shape) => geometric::write(*shape, payload, out),
+            Self::Bits => bits::write(payload, out),
+            Self::Tsvector => textsearch::vector(payload, out),
+            Self::Tsquery => textsearch::query(payload, out),
+            Self::Snapshot => misc::snapshot(payload, out),
+            Self::Ndistinct => misc::ndistinct(payload, out),
+            Self::Dependencies => misc::dependencies(payload, out),
+            Self::Vector { wide } => array::vector(payload, *wide, out),
+            Self::Reg { names, none } => reg::write(payload, names, *none, out),
+            Self::Enum(labels) => reg::write_enum(payload, labels, out),
+            Self::Acl { roles, wide } => reg::write_acl(payload, roles, *wide, out),
+            Self::Array(array) => array.write(payload, out),
+            Self::AnyArray(arrays) => {
+                let oid = array::element_oid(payload)?;
+                let unknown = Bad { what: "an array of elements that cannot be printed, type oid", number: Some(oid) };
+                arrays.get(&oid).ok_or(unknown)?.write(payload, out)
+            }
+            Self::Record(record) => record.write(payload, out),
+            Self::Range(range) => range.write(payload, out),
+            Self::Multirange(range) => range.write_multi(payload, out),
+            Self::Tid => {
+                misc::tid(exactly(payload)?, out);
+                Ok(())
+            }
+            Self::Money => {
+                misc::money(i64::from_le_bytes(exactly(payload)?), out);
+                Ok(())
+            }
+            Self::Lsn => {
+                let lsn = u64::from_le_bytes(exactly(payload)?);
+                digits::push_hex_number((lsn >> 32) as u32, true, out);
+                out.push(b'/');
+                digits::push_hex_number(lsn as u32, true, out);
+                Ok(())
+            }
+            Self::Xml => {
+                misc::xml(payload, out);
+                Ok(())
+            }
+            // All others are written by `write`.
+            _ => Err(bad("no output for this form")),
+        }
+    }
+
+    /// Whether the text never has a character that arrays, records or ranges would have to quote.
+    fn is_plain(&self) -> bool {
+        matches!(
+            self,
+            Self::Bool
+                | Self::Int2
+                | Self::Int4
+                | Self::Int8
+                | Self::Oid
+                | Self::Xid
+                | Self::Xid8
+                | Self::Float4
+                | Self::Float8
+                | Self::Numeric
+                | Self::Uuid
+                | Self::Lsn
+                | Self::Macaddr
+                | Self::Macaddr8
+        )
     }
 }
 
