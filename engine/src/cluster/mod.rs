@@ -1,1 +1,161 @@
-//! To be written.
+//! Clusters and their catalogs: from a folder and a name to the files and the row layout of a relation.
+//!
+//! Nothing is believed unread: the control file first, by its CRC; everything else is sized from it. The catalogs are
+//! read by the same scan as user tables, behind [`TableReader`].
+
+mod bytes;
+mod control;
+mod database;
+mod file_names;
+mod filenode_map;
+mod layouts;
+mod missing;
+mod names;
+mod reader;
+mod relation;
+mod state;
+mod tablespace;
+
+pub use control::{ChecksumState, ClusterState, ControlFile};
+pub use database::{Database, DatabaseInfo, TableEntry};
+pub use file_names::{FileName, Fork};
+pub use filenode_map::FilenodeMap;
+pub use layouts::bootstrap_layout;
+pub use names::RelationName;
+pub use reader::TableReader;
+pub use relation::{Persistence, RelationFile, RelationInfo, RelationKind};
+
+use crate::{Error, ErrorKind, RelationFork, Result};
+use heapscan_io::OpenFileOptions;
+use reader::CatalogTable;
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+/// How to open a cluster. The default refuses whatever is not a cluster at rest.
+#[derive(Clone, Debug, Default)]
+pub struct OpenOptions {
+    /// Opens a cluster that was not shut down cleanly, a base backup that was not recovered, and one whose
+    /// `postmaster.pid` names a process that does not run. What the WAL would bring is missing then.
+    pub allow_unclean: bool,
+    /// Follows links of `pg_tblspc` that lead out of the cluster.
+    pub follow_tablespace_links: bool,
+    /// Folders of tablespaces by oid, instead of the links: as a backup's `tablespace_map` would have them. The folder
+    /// is the one that holds `PG_<version>_<catalog version>`.
+    pub tablespaces: BTreeMap<u32, PathBuf>,
+}
+
+/// A cluster at rest. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Cluster {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    path: PathBuf,
+    control: ControlFile,
+    options: OpenOptions,
+    global_map: FilenodeMap,
+    warnings: Vec<String>,
+}
+
+impl Cluster {
+    /// Opens the cluster in the data directory `path`.
+    ///
+    /// # Errors
+    /// `NotACluster`, `ControlFile`, `Unsupported` (version, machine, encrypted), `ServerRunning`, `Unclean`,
+    /// `Corrupt` (`global/pg_filenode.map`), `Io`.
+    pub fn open(path: impl AsRef<Path>, options: OpenOptions) -> Result<Self> {
+        let path = path.as_ref();
+        let folder_version = state::check_folder(path)?;
+        let control = ControlFile::read(path)?;
+        if control.major_version != folder_version {
+            return Err(Error::new(
+                ErrorKind::NotACluster,
+                format!(
+                    "PG_VERSION says {folder_version}, global/pg_control is of PostgreSQL {}",
+                    control.major_version
+                ),
+            )
+            .with_path(path)
+            .with_hint("the folder is a mixture of two clusters, or an upgrade that did not end"));
+        }
+        let warnings = state::check_at_rest(path, &control, &options)?;
+        let global_map = FilenodeMap::read(&path.join("global"), control.major_version)?;
+        Ok(Self { inner: Arc::new(Inner { path: path.to_owned(), control, options, global_map, warnings }) })
+    }
+
+    /// The data directory.
+    pub fn path(&self) -> &Path {
+        &self.inner.path
+    }
+
+    /// The control file, from which everything is sized.
+    pub fn control(&self) -> &ControlFile {
+        &self.inner.control
+    }
+
+    /// How it was opened.
+    pub fn options(&self) -> &OpenOptions {
+        &self.inner.options
+    }
+
+    /// What was overridden or should be known of the results; empty for a cluster at rest.
+    pub fn warnings(&self) -> &[String] {
+        &self.inner.warnings
+    }
+
+    /// `global/pg_filenode.map`.
+    pub fn global_map(&self) -> &FilenodeMap {
+        &self.inner.global_map
+    }
+
+    /// The folder in which `tablespace` keeps the files of `database` (`global` for the shared one, 1664).
+    ///
+    /// # Errors
+    /// See [`OpenOptions::follow_tablespace_links`] and [`OpenOptions::tablespaces`]: `NotFound`, `Usage`,
+    /// `Unsupported`, `Io`.
+    pub fn tablespace_directory(&self, tablespace: u32, database: u32) -> Result<PathBuf> {
+        tablespace::database_directory(self, tablespace, database)
+    }
+
+    /// The fork whose first segment is `base`, by the cluster's block and segment size.
+    ///
+    /// # Errors
+    /// Those of [`RelationFork::open`].
+    pub fn fork(&self, base: &Path, open: OpenFileOptions) -> Result<Arc<RelationFork>> {
+        let control = self.control();
+        RelationFork::open(base, control.block_size, control.blocks_per_segment, open).map(Arc::new)
+    }
+
+    /// The databases, by `pg_database`, in the order of their names.
+    ///
+    /// # Errors
+    /// Those of the scan; `Corrupt` if a row makes no sense.
+    pub fn databases(&self, reader: &dyn TableReader) -> Result<Vec<DatabaseInfo>> {
+        let control = self.control();
+        let filenode = self.global_map().filenode(layouts::PG_DATABASE)?;
+        let base = self.path().join("global").join(filenode.to_string());
+        let table = CatalogTable {
+            name: "pg_database",
+            fork: self.fork(&base, OpenFileOptions::default())?,
+            layout: bootstrap_layout(control.major_version, layouts::PG_DATABASE, control.name_data_len)?,
+        };
+        database::read_databases(self, &table, reader)
+    }
+
+    /// Opens a database by name or, without one, the only one that is not a template and not `postgres`; `postgres`
+    /// if there is no other.
+    ///
+    /// # Errors
+    /// `NotFound` if there is no such database, `Usage` if there are several to choose from, and those of reading
+    /// its catalogs.
+    pub fn database(&self, reader: Arc<dyn TableReader>, name: Option<&str>) -> Result<Database> {
+        let databases = self.databases(&*reader)?;
+        let info = database::choose(self, &databases, name)?.clone();
+        Database::open(self.clone(), info, reader)
+    }
+}
