@@ -52,6 +52,21 @@ impl Request {
         self.len() == 0
     }
 
+    /// The file to read.
+    pub fn file(&self) -> &Arc<DataFile> {
+        &self.file
+    }
+
+    /// Byte offset in the file.
+    pub fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// Where the bytes go, in order.
+    pub fn segments(&self) -> &[Segment] {
+        &self.segments
+    }
+
     /// The tag that comes back with the completion.
     pub fn tag(&self) -> u64 {
         self.tag

@@ -1,1 +1,199 @@
-//! To be written.
+//! The buffer pool: frames of one block each, found by relation and block.
+//!
+//! Dangers:
+//! - The kernel writes into frames. Frames belong to the pool and stay IN_IO until the completion was seen, whatever
+//!   became of those who asked (`state`, `shared`).
+//! - A scan that stops consuming must not stop others: any thread may reap any read, and blocks that a scan has pinned
+//!   ahead can be taken from it by one that has no frame at all (`wait`).
+//! - Locks here are held for a few instructions, one at a time, never while calling the IO method or waiting.
+
+mod config;
+mod inflight;
+mod mapping;
+mod memory;
+mod metrics;
+mod page;
+mod partition;
+mod shared;
+mod state;
+mod strategy;
+mod sync;
+mod wait;
+
+pub use config::PoolConfig;
+pub use inflight::OutstandingRead;
+pub use memory::HugePages;
+pub use metrics::{PoolMetrics, ReadMetrics};
+pub use page::PinnedPage;
+pub use shared::RelationId;
+pub use strategy::Strategy;
+
+pub(crate) use page::Pin;
+pub(crate) use partition::NO_FRAME;
+pub(crate) use shared::{Asker, Session, Started, lock};
+pub(crate) use state::FrameState;
+pub(crate) use strategy::Ring;
+
+use crate::{Error, ErrorKind, RelationFork, Result};
+use heapscan_io::{Completer, IoMethod};
+use memory::MapOptions;
+use partition::Frames;
+use shared::Shared;
+use std::{
+    collections::HashMap,
+    fmt,
+    sync::{Arc, Mutex, Weak, atomic::Ordering},
+};
+
+#[derive(Debug, Default)]
+struct Relations {
+    /// By id. `None`: unregistered; ids are not given out twice, because frames may still hold blocks of the old owner.
+    forks: Vec<Option<Arc<RelationFork>>>,
+    ids: HashMap<usize, RelationId>,
+}
+
+/// A pool of block frames and the IO method that fills them.
+pub struct BufferPool {
+    // Dropped first: the method drains its reads while `shared` still holds the memory.
+    method: Box<dyn IoMethod>,
+    shared: Arc<Shared>,
+    /// For single blocks that no stream asks for.
+    session: Arc<Session>,
+    relations: Mutex<Relations>,
+    config: PoolConfig,
+}
+
+impl BufferPool {
+    /// Makes a pool. `open_method` makes the method that reports to the pool. The method must have delivered, or given
+    /// up for good, all its reads when its drop returns.
+    ///
+    /// # Errors
+    /// `Usage` if a setting is out of range, `Limit` if memory cannot be had, and those of `open_method`.
+    pub fn new(
+        config: PoolConfig,
+        open_method: impl FnOnce(Arc<dyn Completer>) -> Result<Box<dyn IoMethod>>,
+    ) -> Result<Self> {
+        let count = config.frames()?;
+        let options = MapOptions { huge_pages: config.huge_pages };
+        let frames = Frames::new(count, config.partitions, config.block_size, &options)?;
+        let shared = Arc::new(Shared::new(frames));
+        let method = open_method(Arc::clone(&shared) as Arc<dyn Completer>)?;
+        let session = Arc::new(Session::new(Arc::clone(&shared), 0));
+        Ok(Self { method, shared, session, relations: Mutex::default(), config })
+    }
+
+    /// Its settings.
+    pub fn config(&self) -> &PoolConfig {
+        &self.config
+    }
+
+    /// Number of frames.
+    pub fn frames(&self) -> u32 {
+        self.shared.frames.count()
+    }
+
+    /// Bytes a block.
+    pub fn block_size(&self) -> u32 {
+        self.config.block_size
+    }
+
+    /// Makes a fork known to the pool. The same `Arc` gets the same id; another one, even of the same file, gets its own,
+    /// so that blocks of an earlier state of the file are never taken for those of a later one.
+    ///
+    /// # Errors
+    /// `Usage` if its block size is not the pool's.
+    pub fn register(&self, fork: Arc<RelationFork>) -> Result<RelationId> {
+        if fork.block_size() != self.block_size() {
+            let message = format!("blocks of {} bytes do not fit frames of {}", fork.block_size(), self.block_size());
+            return Err(Error::new(ErrorKind::Usage, message).with_path(fork.path()));
+        }
+        let mut relations = lock(&self.relations);
+        let key = Arc::as_ptr(&fork) as usize;
+        if let Some(&id) = relations.ids.get(&key) {
+            return Ok(id);
+        }
+        let id = u32::try_from(relations.forks.len())
+            .ok()
+            .filter(|&id| id < u32::MAX)
+            .map(RelationId)
+            .ok_or_else(|| Error::new(ErrorKind::Limit, "too many relations were registered with the buffer pool"))?;
+        relations.forks.push(Some(fork));
+        relations.ids.insert(key, id);
+        Ok(id)
+    }
+
+    /// Lets go of a fork; its files are closed when the streams on it have ended. Its blocks age out of the pool.
+    pub fn unregister(&self, relation: RelationId) {
+        let mut relations = lock(&self.relations);
+        if let Some(fork) = relations.forks.get_mut(relation.0 as usize).and_then(Option::take) {
+            relations.ids.remove(&(Arc::as_ptr(&fork) as usize));
+        }
+    }
+
+    /// The fork of an id.
+    ///
+    /// # Errors
+    /// `Usage` if it is not registered.
+    pub fn fork(&self, relation: RelationId) -> Result<Arc<RelationFork>> {
+        lock(&self.relations)
+            .forks
+            .get(relation.0 as usize)
+            .cloned()
+            .flatten()
+            .ok_or_else(|| Error::new(ErrorKind::Usage, "the relation is not registered with this buffer pool"))
+    }
+
+    /// One block, outside of any stream.
+    ///
+    /// # Errors
+    /// As those of [`ReadStream::next_page`](crate::stream::ReadStream::next_page).
+    pub fn read_block(&self, relation: RelationId, block: u32) -> Result<PinnedPage> {
+        let fork = self.fork(relation)?;
+        let usage_cap = Strategy::Normal.usage_cap();
+        let asker = Asker { session: &self.session, fork: &fork, relation, lane: 0, usage_cap };
+        let mut metrics = ReadMetrics::default();
+        let page = self.acquire(&asker, block, &mut None, &mut metrics);
+        lock(&self.session.metrics).add(&metrics);
+        page
+    }
+
+    /// The strategy for a scan over `blocks` blocks with the pool's settings.
+    pub fn strategy_for(&self, blocks: u32) -> Strategy {
+        let config = &self.config;
+        Strategy::for_scan(blocks, self.frames(), config.io_combine_limit, config.effective_io_concurrency)
+    }
+
+    /// Reads that are in flight now, oldest first.
+    pub fn outstanding(&self) -> Vec<OutstandingRead> {
+        self.shared.in_flight.outstanding()
+    }
+
+    /// Counters of the pool.
+    pub fn metrics(&self) -> PoolMetrics {
+        let mut totals = *lock(&self.shared.retired);
+        let sessions: Vec<Arc<Session>> = lock(&self.shared.sessions).iter().filter_map(Weak::upgrade).collect();
+        for session in sessions.iter().chain([&self.session]) {
+            totals.add(&session.snapshot());
+        }
+        PoolMetrics {
+            frames: self.frames(),
+            block_size: self.block_size(),
+            huge_partitions: self.shared.frames.huge_partitions(),
+            partitions: self.shared.frames.partitions().len(),
+            open_streams: self.shared.open_streams.load(Ordering::Relaxed),
+            in_flight: self.shared.in_flight.count(),
+            stale_completions: self.shared.stale_completions.load(Ordering::Relaxed),
+            totals,
+        }
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+}
+
+impl fmt::Debug for BufferPool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BufferPool").field("config", &self.config).field("method", &self.method.name()).finish_non_exhaustive()
+    }
+}
