@@ -11,10 +11,13 @@ mod filenode_map;
 mod layouts;
 mod missing;
 mod names;
+mod quote;
 mod reader;
+mod reg_names;
 mod relation;
 mod state;
 mod tablespace;
+mod types;
 
 pub use control::{ChecksumState, ClusterState, ControlFile};
 pub use database::{Database, DatabaseInfo, TableEntry};
@@ -22,7 +25,7 @@ pub use file_names::{FileName, Fork};
 pub use filenode_map::FilenodeMap;
 pub use layouts::bootstrap_layout;
 pub use names::RelationName;
-pub use reader::TableReader;
+pub use reader::{RowSink, TableReader};
 pub use relation::{Persistence, RelationFile, RelationInfo, RelationKind};
 
 use crate::{Error, ErrorKind, RelationFork, Result};

@@ -7,6 +7,9 @@ use crate::{
 };
 use std::sync::Arc;
 
+/// Takes the values of one row; see [`TableReader::read_rows`].
+pub type RowSink<'a> = dyn FnMut(&[Option<&[u8]>]) -> Result<()> + 'a;
+
 /// Reads the visible rows of a small table. Implemented by the scan; the catalogs need nothing else of it.
 pub trait TableReader: Send + Sync {
     /// Calls `row` for every visible row of the relation, in the order of their ctids, with the attributes whose
@@ -21,7 +24,7 @@ pub trait TableReader: Send + Sync {
         fork: &Arc<RelationFork>,
         layout: &RowLayout,
         columns: &[usize],
-        row: &mut dyn FnMut(&[Option<&[u8]>]) -> Result<()>,
+        row: &mut RowSink<'_>,
     ) -> Result<()>;
 }
 
