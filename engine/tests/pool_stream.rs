@@ -144,7 +144,9 @@ fn any_order_and_repetitions_work() {
     for when in [When::Inline, When::AtOnce, When::OnWait, When::Threads] {
         let b = bench(64, when);
         let rel = b.relation(1, 40);
-        for list in [vec![5, 5, 5], vec![9, 8, 7, 7, 9, 9, 30, 31, 32, 0], vec![], (0..40).rev().collect(), vec![39; 70]] {
+        for list in
+            [vec![5, 5, 5], vec![9, 8, 7, 7, 9, 9, 30, 31, 32, 0], vec![], (0..40).rev().collect(), vec![39; 70]]
+        {
             let mut stream = b.stream(rel, list.clone());
             assert_eq!(drain(&mut stream, 1).unwrap(), list, "{when:?}");
             assert!(stream.next_page().is_none());

@@ -30,13 +30,13 @@ pub(super) fn element(array: &[u8], len: i16) -> Result<Vec<u8>, &'static str> {
 
 /// A varlena with a 4-byte header of its own bytes: plain or compressed, which both may lie in a tuple.
 fn varlena(data: &[u8]) -> Option<Vec<u8>> {
-    let header = u32_at(data, 0)?;
-    if header & 1 == 1 {
+    let first = *data.first()?;
+    if first & 1 == 1 {
         // A short header is not written into arrays, but means the same in a tuple. 1 alone is a TOAST pointer.
-        let total = usize::from(data[0] >> 1);
-        return if total > 1 { data.get(..total).map(<[u8]>::to_vec) } else { None };
+        let total = usize::from(first >> 1);
+        return if total > 0 { data.get(..total).map(<[u8]>::to_vec) } else { None };
     }
-    let total = (header >> 2) as usize;
+    let total = (u32_at(data, 0)? >> 2) as usize;
     if total < VARHDRSZ { None } else { data.get(..total).map(<[u8]>::to_vec) }
 }
 

@@ -11,10 +11,13 @@ mod filenode_map;
 mod layouts;
 mod missing;
 mod names;
+mod quote;
 mod reader;
+mod reg_names;
 mod relation;
 mod state;
 mod tablespace;
+mod types;
 
 pub use control::{ChecksumState, ClusterState, ControlFile};
 pub use database::{Database, DatabaseInfo, TableEntry};

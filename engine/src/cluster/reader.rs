@@ -16,6 +16,7 @@ pub trait TableReader: Send + Sync {
     ///
     /// # Errors
     /// Those of the scan, and the first one of `row`, after which it is not called again.
+    #[expect(clippy::type_complexity, reason = "an alias would hide the lifetimes from implementors")]
     fn read_rows(
         &self,
         fork: &Arc<RelationFork>,

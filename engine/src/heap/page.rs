@@ -32,6 +32,8 @@ const LP_REDIRECT: u32 = 2;
 pub enum VerifyMode {
     /// Compute and compare: the cluster has data checksums.
     Checksum,
+    /// Compare with this one, which [`page_checksums`](super::checksum::page_checksums) gave for the page.
+    Computed(u16),
     /// Structure only: the cluster has none, or the caller accepts pages with a wrong one.
     Structure,
 }
@@ -265,11 +267,14 @@ impl<'a> ValidPage<'a> {
         if word != expected && word.swap_bytes() == expected {
             return Err(PageFault::ByteOrder);
         }
-        if verify == VerifyMode::Checksum {
-            let (stored, computed) = (load::u16(bytes, 8), page_checksum(bytes, block));
-            if stored != computed {
-                return Err(PageFault::Checksum { stored, computed });
-            }
+        let computed = match verify {
+            VerifyMode::Checksum => Some(page_checksum(bytes, block)),
+            VerifyMode::Computed(checksum) => Some(checksum),
+            VerifyMode::Structure => None,
+        };
+        let stored = load::u16(bytes, 8);
+        if let Some(computed) = computed.filter(|&computed| computed != stored) {
+            return Err(PageFault::Checksum { stored, computed });
         }
         let flags = check_header(bytes, word, expected, bounds)?;
         let pointers = line_pointers(bytes, bounds.lower);

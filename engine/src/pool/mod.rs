@@ -112,11 +112,10 @@ impl BufferPool {
         if let Some(&id) = relations.ids.get(&key) {
             return Ok(id);
         }
-        let id = u32::try_from(relations.forks.len())
-            .ok()
-            .filter(|&id| id < u32::MAX)
-            .map(RelationId)
-            .ok_or_else(|| Error::new(ErrorKind::Limit, "too many relations were registered with the buffer pool"))?;
+        let id =
+            u32::try_from(relations.forks.len()).ok().filter(|&id| id < u32::MAX).map(RelationId).ok_or_else(|| {
+                Error::new(ErrorKind::Limit, "too many relations were registered with the buffer pool")
+            })?;
         relations.forks.push(Some(fork));
         relations.ids.insert(key, id);
         Ok(id)
@@ -173,8 +172,9 @@ impl BufferPool {
         let mut totals = *lock(&self.shared.retired);
         let sessions: Vec<Arc<Session>> = lock(&self.shared.sessions).iter().filter_map(Weak::upgrade).collect();
         for session in sessions.iter().chain([&self.session]) {
-            totals.add(&session.snapshot());
+            totals.add(&lock(&session.metrics));
         }
+        self.shared.booked.add_to(&mut totals);
         PoolMetrics {
             frames: self.frames(),
             block_size: self.block_size(),
@@ -194,6 +194,9 @@ impl BufferPool {
 
 impl fmt::Debug for BufferPool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("BufferPool").field("config", &self.config).field("method", &self.method.name()).finish_non_exhaustive()
+        f.debug_struct("BufferPool")
+            .field("config", &self.config)
+            .field("method", &self.method.name())
+            .finish_non_exhaustive()
     }
 }

@@ -10,7 +10,7 @@ use std::{
     ptr::NonNull,
     sync::{
         Mutex, PoisonError,
-        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering},
     },
 };
 
@@ -149,6 +149,8 @@ pub(crate) struct Frames {
     per_partition: u32,
     count: u32,
     block_size: u32,
+    /// Where the next claim begins, so that all partitions are worn alike.
+    next: CachePadded<AtomicUsize>,
 }
 
 impl Frames {
@@ -158,7 +160,7 @@ impl Frames {
             .step_by(per_partition as usize)
             .map(|first| Partition::new(first, per_partition.min(count - first), block_size, options))
             .collect::<Result<Vec<_>>>()?;
-        Ok(Self { partitions, per_partition, count, block_size })
+        Ok(Self { partitions, per_partition, count, block_size, next: CachePadded::default() })
     }
 
     pub(crate) fn count(&self) -> u32 {
@@ -176,6 +178,18 @@ impl Frames {
 
     pub(crate) fn partitions(&self) -> &[Partition] {
         &self.partitions
+    }
+
+    /// Claims up to `want` frames, all from one partition if it has them, from the others if not. Partitions take turns:
+    /// pages are evicted at the same age everywhere, as in an undivided pool.
+    pub(crate) fn sweep(&self, want: usize, victims: &mut Vec<Victim>) {
+        let count = self.partitions.len();
+        let first = if count == 1 { 0 } else { self.next.fetch_add(1, Ordering::Relaxed) % count };
+        for i in 0..count {
+            if victims.len() < want {
+                self.partitions[(first + i) % count].sweep(want - victims.len(), victims);
+            }
+        }
     }
 
     pub(crate) fn partition_of(&self, frame: u32) -> &Partition {
@@ -245,6 +259,19 @@ mod tests {
         assert_eq!(order, [3, 2], "the hot frame goes last, the pinned one never");
         assert_eq!(frames.descriptor(1).core.load().state(), FrameState::Valid);
         assert!(sweep(&frames, 4).is_empty());
+    }
+
+    #[test]
+    fn partitions_take_turns_and_help_out() {
+        let frames = frames(12, 3);
+        let take = |want| {
+            let mut victims = Vec::new();
+            frames.sweep(want, &mut victims);
+            victims.iter().map(|v| v.frame).collect::<Vec<_>>()
+        };
+        assert_eq!([take(2), take(2), take(2)], [[0, 1], [4, 5], [8, 9]]);
+        assert_eq!(take(4), [2, 3, 6, 7], "the rest comes from the next one");
+        assert_eq!(take(4), [10, 11]);
     }
 
     #[test]

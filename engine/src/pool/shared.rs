@@ -144,7 +144,9 @@ pub(crate) struct Shared {
     /// Streams that have no frame and wait for one: the others then do not look ahead.
     pub(crate) starving: AtomicUsize,
     pub(crate) stale_completions: AtomicU64,
-    /// Counters of the streams that have ended.
+    /// Completions of all streams, also of those that had ended before.
+    pub(crate) booked: Booked,
+    /// Counters of the streams that have ended, without what completions booked.
     pub(crate) retired: Mutex<ReadMetrics>,
 }
 
@@ -160,6 +162,7 @@ impl Shared {
             open_streams: AtomicUsize::new(0),
             starving: AtomicUsize::new(0),
             stale_completions: AtomicU64::new(0),
+            booked: Booked::default(),
             retired: Mutex::default(),
         }
     }
@@ -207,7 +210,8 @@ impl Shared {
         }
         let location = asker.fork.locate(first)?;
         let max = max.clamp(1, location.blocks);
-        let misses = (1..max).take_while(|&i| !self.table.probably_contains(&self.frames, tag + u64::from(i))).count() + 1;
+        let misses =
+            (1..max).take_while(|&i| !self.table.probably_contains(&self.frames, tag + u64::from(i))).count() + 1;
         let mut victims = self.claim(misses, ring, metrics)?;
         if victims.is_empty() {
             return Ok(Started::NoFrame);
@@ -271,10 +275,8 @@ impl Shared {
             metrics.ring_reuses += ring.claim(&self.frames, want, &mut victims) as u64;
         }
         let from_ring = victims.len();
-        for partition in self.frames.partitions() {
-            if victims.len() < want {
-                partition.sweep(want - victims.len(), &mut victims);
-            }
+        if victims.len() < want {
+            self.frames.sweep(want, &mut victims);
         }
         let mut claimed = Vec::with_capacity(victims.len());
         let mut failed = None;
@@ -376,7 +378,9 @@ impl Completer for Shared {
         // A block counts as read only when all of its bytes came.
         let whole = bytes / block_size;
         let failed = op.frames.len() - whole;
-        op.booked.book(bytes as u64, completion.retries, completion.latency, failed as u64);
+        for booked in [&*op.booked, &self.booked] {
+            booked.book(bytes as u64, completion.retries, completion.latency, failed as u64);
+        }
         for (i, &frame) in op.frames.iter().enumerate() {
             if i >= whole {
                 let failure = match &completion.error {

@@ -31,7 +31,8 @@ impl Strategy {
         if blocks <= pool_frames / 4 {
             return Self::Normal;
         }
-        let wanted = io_combine_limit.saturating_mul(effective_io_concurrency.saturating_add(2)).saturating_add(CONSUMER_PINS);
+        let wanted =
+            io_combine_limit.saturating_mul(effective_io_concurrency.saturating_add(2)).saturating_add(CONSUMER_PINS);
         let least = io_combine_limit.saturating_add(CONSUMER_PINS).min(pool_frames / 2).max(1);
         Self::BulkRead { ring_frames: wanted.min((pool_frames / 8).max(least)).max(1) }
     }

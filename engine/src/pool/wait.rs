@@ -56,7 +56,13 @@ impl BufferPool {
     ///
     /// # Errors
     /// `Method` if the read does not end within the stall timeout.
-    pub(crate) fn wait_io(&self, pin: &Pin, fork: &RelationFork, block: u32, metrics: &mut ReadMetrics) -> Result<bool> {
+    pub(crate) fn wait_io(
+        &self,
+        pin: &Pin,
+        fork: &RelationFork,
+        block: u32,
+        metrics: &mut ReadMetrics,
+    ) -> Result<bool> {
         let done = || pin.state() != FrameState::InIo;
         if done() {
             return Ok(false);

@@ -130,7 +130,11 @@ impl ReadStream {
     /// `Io` if the block cannot be read or has vanished, `Usage` if there is no such block, `Method` if the read
     /// stalled, `NoUnpinnedBuffers` if not one frame became free in time.
     pub fn next_page(&mut self) -> Option<Result<PinnedPage>> {
-        if self.queue.is_empty() && self.upcoming.is_empty() && self.distance.ahead() == 1 && self.distance.combine() == 1 {
+        if self.queue.is_empty()
+            && self.upcoming.is_empty()
+            && self.distance.ahead() == 1
+            && self.distance.combine() == 1
+        {
             // Nothing ahead and no reason to look there: one lookup, if the block is there.
             let block = self.pull()?;
             if let Some((frame, word)) = self.pool.shared().lookup(self.relation.tag(block), self.usage_cap()) {
@@ -365,7 +369,7 @@ impl Drop for ReadStream {
         let shared = self.pool.shared();
         let this = Arc::downgrade(&self.session);
         lock(&shared.sessions).retain(|session| !session.ptr_eq(&this));
-        lock(&shared.retired).add(&self.session.snapshot());
+        lock(&shared.retired).add(&self.metrics);
         shared.open_streams.fetch_sub(1, Ordering::Relaxed);
     }
 }

@@ -3,7 +3,7 @@
 
 use super::{
     Form,
-    nested::{Bad, Physical, Text, bad, is_space, quote_tail, u16_at},
+    nested::{Bad, Physical, Stored, Text, bad, is_space, quote_tail, u16_at},
 };
 
 /// The varlena header is the tuple header's first word and is not part of the payload.
@@ -51,7 +51,7 @@ impl RecordForm {
             } else if bitmap.is_some_and(|bits| bits[i / 8] >> (i % 8) & 1 == 0) {
                 None
             } else {
-                let (value, end) = field.physical.value(data, at, 0)?;
+                let (value, end) = field.physical.stored(data, at, 0)?;
                 at = end;
                 Some(value)
             };
@@ -61,7 +61,8 @@ impl RecordForm {
             }
             first = false;
             if let Some(value) = value {
-                write_field(form, value, out)?;
+                // Allocates only if something is decompressed.
+                write_field(form, value.payload(&mut Vec::new())?, out)?;
             }
         }
         out.push(b')');
@@ -70,9 +71,9 @@ impl RecordForm {
 }
 
 impl Field {
-    fn missing_value(&self) -> Result<Option<&[u8]>, Bad> {
+    fn missing_value(&self) -> Result<Option<Stored<'_>>, Bad> {
         // `missing` lies as in a tuple, at offset 0.
-        self.missing.as_deref().map(|bytes| self.physical.value(bytes, 0, 0).map(|(value, _)| value)).transpose()
+        self.missing.as_deref().map(|bytes| self.physical.stored(bytes, 0, 0).map(|(value, _)| value)).transpose()
     }
 }
 

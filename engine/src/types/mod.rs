@@ -279,7 +279,7 @@ impl Form {
     }
 }
 
-/// `"char"`: a byte. Zero is the empty string; from PostgreSQL 16 on, bytes that are not ASCII are `\ooo`.
+/// `"char"`: a byte. Zero is the empty string; from PostgreSQL 15 on, bytes that are not ASCII are `\ooo`.
 fn write_char(byte: u8, octal: bool, out: &mut Vec<u8>) {
     match byte {
         0 => {}

@@ -72,43 +72,98 @@ impl Physical {
     /// The value at or after `at` in `data`, and where it ends. `bias` is how far `data[0]` is from the place that
     /// alignment counts from (the stripped header). Padding is skipped as in tuples: a byte that is not zero where
     /// padding could be is a short varlena header.
-    pub(super) fn value(self, data: &[u8], at: usize, bias: usize) -> Result<(&[u8], usize), Bad> {
+    pub(super) fn stored(self, data: &[u8], at: usize, bias: usize) -> Result<(Stored<'_>, usize), Bad> {
         let aligned = align_up(at.saturating_add(bias), self.align).saturating_sub(bias);
         match self.len {
             -1 => {
                 let packed = data.get(at).is_some_and(|&byte| byte != 0);
-                varlena(data, if packed { at } else { aligned })
+                stored_varlena(data, if packed { at } else { aligned })
             }
             -2 => {
                 let rest = data.get(aligned..).ok_or(bad("a nested value lies outside the value"))?;
                 let len = rest.iter().position(|&byte| byte == 0).ok_or(bad("a nested C string has no end"))?;
-                Ok((&rest[..len], aligned + len + 1))
+                Ok((Stored::Plain(&rest[..len]), aligned + len + 1))
             }
             len if len > 0 => {
                 let end = aligned.saturating_add(usize::from(len.unsigned_abs()));
                 let value = data.get(aligned..end).ok_or(bad("a nested value lies outside the value"))?;
-                Ok((value, end))
+                Ok((Stored::Plain(value), end))
             }
             _ => Err(bad("a nested value has an impossible length")),
         }
     }
+
+    /// The same for array elements and range bounds, which are never compressed.
+    pub(super) fn value(self, data: &[u8], at: usize, bias: usize) -> Result<(&[u8], usize), Bad> {
+        let (stored, end) = self.stored(data, at, bias)?;
+        Ok((stored.plain()?, end))
+    }
 }
 
-/// The payload of the varlena at `at`, and where it ends. Nested values are flattened when they are stored: one that is
-/// compressed or out of line is damage.
+/// A nested value as it is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stored<'a> {
+    /// Its payload.
+    Plain(&'a [u8]),
+    /// Raw size with the method in the two highest bits, and the compressed bytes. Fields of composite values can be
+    /// so: a row that becomes a value keeps what is compressed inline.
+    Compressed(u32, &'a [u8]),
+}
+
+impl<'a> Stored<'a> {
+    fn plain(self) -> Result<&'a [u8], Bad> {
+        match self {
+            Self::Plain(payload) => Ok(payload),
+            Self::Compressed(..) => Err(bad("a nested value is compressed")),
+        }
+    }
+
+    /// The payload, which is kept in `buffer` if it has to be decompressed.
+    pub(super) fn payload(self, buffer: &'a mut Vec<u8>) -> Result<&'a [u8], Bad> {
+        let (info, data) = match self {
+            Self::Plain(payload) => return Ok(payload),
+            Self::Compressed(info, data) => (info, data),
+        };
+        let raw_size = (info & 0x3fff_ffff) as usize;
+        // Neither method can make more than about 255 bytes of one: believe no larger size.
+        if raw_size > data.len().saturating_mul(256) {
+            return Err(bad("a compressed value has an impossible size"));
+        }
+        buffer.resize(raw_size, 0);
+        let size = match info >> 30 {
+            0 => pglz::decompress_into(data, buffer, true),
+            1 => lz4_flex::block::decompress_into(data, buffer).ok(),
+            _ => return Err(bad("a nested value is compressed by an unknown method")),
+        };
+        if size != Some(raw_size) {
+            return Err(bad("a compressed value is damaged"));
+        }
+        Ok(buffer)
+    }
+}
+
+/// The payload of the varlena at `at`, and where it ends, if it is not compressed.
 pub(super) fn varlena(data: &[u8], at: usize) -> Result<(&[u8], usize), Bad> {
+    let (stored, end) = stored_varlena(data, at)?;
+    Ok((stored.plain()?, end))
+}
+
+/// The varlena at `at`, and where it ends. What is out of line was fetched when the value was made: a TOAST pointer is
+/// damage.
+fn stored_varlena(data: &[u8], at: usize) -> Result<(Stored<'_>, usize), Bad> {
     let first = *data.get(at).ok_or(bad("a nested value lies outside the value"))?;
     let (header, len) = match first & 3 {
         _ if first == 1 => return Err(bad("a nested value is a TOAST pointer")),
         1 | 3 => (1, usize::from(first >> 1)),
         0 => (4, u32_at(data, at)? as usize >> 2),
-        _ => return Err(bad("a nested value is compressed")),
+        _ => (8, u32_at(data, at)? as usize >> 2),
     };
     if len < header {
         return Err(bad("a nested value has an impossible length"));
     }
     let value = data.get(at + header..at.saturating_add(len)).ok_or(bad("a nested value lies outside the value"))?;
-    Ok((value, at + len))
+    let stored = if header == 8 { Stored::Compressed(u32_at(data, at + 4)?, value) } else { Stored::Plain(value) };
+    Ok((stored, at + len))
 }
 
 /// A stack that needs no allocation until it is deeper than `N`.

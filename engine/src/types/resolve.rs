@@ -28,6 +28,14 @@ pub(super) struct Resolver<'a> {
     forms: u32,
     labels: Option<Names>,
     names: FxHashMap<u32, Names>,
+    any: Any,
+}
+
+/// The forms for anyarray, which are those of all types.
+enum Any {
+    No,
+    Building,
+    Ready(Arc<FxHashMap<u32, ArrayForm>>),
 }
 
 fn unsupported(info: &TypeInfo, why: &str) -> Error {
@@ -37,7 +45,7 @@ fn unsupported(info: &TypeInfo, why: &str) -> Error {
 
 impl<'a> Resolver<'a> {
     pub(super) fn new(catalog: &'a TypeCatalog) -> Self {
-        Self { catalog, depth: 0, forms: 0, labels: None, names: FxHashMap::default() }
+        Self { catalog, depth: 0, forms: 0, labels: None, names: FxHashMap::default(), any: Any::No }
     }
 
     /// The row of `pg_type`.
@@ -66,12 +74,12 @@ impl<'a> Resolver<'a> {
             return Ok(Form::Reg { names: self.names(reg_type), none });
         }
         Ok(match info.output {
-            33 => Form::Char { octal: major >= 16 },
+            33 => Form::Char { octal: major >= 15 },
             751 => Form::Array(Box::new(self.array(info)?)),
             1032 => Form::Acl { roles: self.names(reg::REGROLE), wide: major >= 16 },
             1161 => Form::Interval { infinite: major >= 17 },
             2291 => Form::Record(Box::new(self.record(info)?)),
-            2297 => Form::AnyArray(Arc::new(self.any_array(info)?)),
+            2297 => Form::AnyArray(self.any_array(info)?),
             3507 => Form::Enum(self.labels()),
             3835 => Form::Range(Box::new(self.range(info)?)),
             4003 => Form::Jsonpath { major },
@@ -105,20 +113,25 @@ impl<'a> Resolver<'a> {
     }
 
     /// anyarray, which `pg_statistic` has: any element type, named by each value.
-    fn any_array(&mut self, info: &'a TypeInfo) -> Result<FxHashMap<u32, ArrayForm>> {
-        if self.depth > 1 {
-            return Err(unsupported(info, "the element type of an anyarray inside another value is not known"));
+    fn any_array(&mut self, info: &'a TypeInfo) -> Result<Arc<FxHashMap<u32, ArrayForm>>> {
+        match &self.any {
+            Any::Ready(forms) => return Ok(forms.clone()),
+            // Rows of pg_statistic in an array in pg_statistic: the only types that are left out.
+            Any::Building => return Err(unsupported(info, "an anyarray inside an anyarray")),
+            Any::No => self.any = Any::Building,
         }
         let mut forms = FxHashMap::default();
+        let (depth, count) = (std::mem::replace(&mut self.depth, 1), self.forms);
         for element in self.catalog.types.values() {
+            self.forms = 0;
             // Types that cannot be printed matter only if a value has them.
-            if element.output != info.output {
-                self.forms = 0;
-                if let Ok(form) = self.array_of(element) {
-                    forms.insert(element.oid, form);
-                }
+            if let Ok(form) = self.array_of(element) {
+                forms.insert(element.oid, form);
             }
         }
+        (self.depth, self.forms) = (depth, count);
+        let forms = Arc::new(forms);
+        self.any = Any::Ready(forms.clone());
         Ok(forms)
     }
 

@@ -160,7 +160,8 @@ fn operator(
         OR => 1,
         _ => return Err(bad("a tsquery operator is of no known kind")),
     };
-    let parentheses = priority < outer || operator == PHRASE && (priority == outer || right_of_phrase);
+    // A phrase is read from the left: on the right side of another it needs them.
+    let parentheses = priority < outer || operator == PHRASE && right_of_phrase;
     if parentheses {
         out.extend_from_slice(b"( ");
         steps.push(Step::Text(" )"));
