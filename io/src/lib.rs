@@ -4,14 +4,24 @@
 //! our own (`tokio_uring`). This crate knows nothing of pages, pools or PostgreSQL: see the README for its dangers.
 #![deny(unsafe_code)]
 
+mod config;
 mod error;
+mod fault;
 mod file;
+mod fork;
 mod method;
 mod name;
+mod open;
 mod request;
+mod stats;
+mod transfer;
 
+pub use config::{AsyncRule, IoConfig};
 pub use error::{IoError, ReadError};
-pub use file::{DataFile, OpenFileOptions};
-pub use method::{IoMethod, WaitOutcome};
+pub use fault::FaultPlan;
+pub use file::{DataFile, DirectAlignment, OpenFileOptions};
+pub use method::{IoMethod, MemoryRegistration, OutstandingRead, WaitOutcome};
 pub use name::{MethodChoice, MethodName};
+pub use open::{MethodReport, MethodStatus, Opened, open, probe_all, probe_all_with};
 pub use request::{Completer, Completion, Request, Segment};
+pub use stats::IoStats;

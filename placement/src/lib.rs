@@ -1,1 +1,5 @@
-//! To be written.
+//! Memory and threads where they should be: mapping, huge pages, populating, pinning. See the README for its dangers.
+#![deny(unsafe_code)]
+
+pub mod memory;
+pub mod thread;

@@ -1,7 +1,13 @@
 //! The trait of the IO methods.
 
-use crate::{MethodName, Request};
-use std::time::Duration;
+use crate::{IoStats, MethodName, Request};
+use std::{path::PathBuf, ptr::NonNull, time::Duration};
+
+pub(crate) mod gate;
+#[cfg(feature = "io_uring")]
+pub(crate) mod io_uring;
+pub(crate) mod sync;
+pub(crate) mod worker;
 
 /// How a wait ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -10,6 +16,28 @@ pub enum WaitOutcome {
     Done,
     /// It did not come to hold in time.
     TimedOut,
+}
+
+/// A read that was submitted and has not ended.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct OutstandingRead {
+    /// The file.
+    pub path: PathBuf,
+    /// Where the request began, in bytes.
+    pub offset: u64,
+    /// Bytes asked for.
+    pub len: usize,
+    /// Since when.
+    pub age: Duration,
+}
+
+/// Whether memory given to [`IoMethod::register_memory`] is known to the kernel now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MemoryRegistration {
+    /// Registered: single-segment reads into it save the pinning of pages.
+    Fixed,
+    /// Not registered, reads are plain; why.
+    Plain(String),
 }
 
 /// A way of reading. One instance serves all scans of an engine from any thread.
@@ -34,5 +62,28 @@ pub trait IoMethod: Send + Sync {
     fn reap(&self, lane: usize) -> usize;
 
     /// Delivers completions until `done` says so, blocking in between, for at most `timeout`.
+    ///
+    /// `done` must depend on completions of this lane only; it is called under a lock and must not call the method.
     fn wait(&self, lane: usize, done: &dyn Fn() -> bool, timeout: Duration) -> WaitOutcome;
+
+    /// What it did so far; all zero for a method that does not count.
+    fn stats(&self) -> IoStats {
+        IoStats::default()
+    }
+
+    /// Reads that have not ended, as far as the method knows them one by one.
+    fn outstanding(&self) -> Vec<OutstandingRead> {
+        Vec::new()
+    }
+
+    /// Tells the kernel of memory that most reads will go to (the pool's arena). Only ever a gain in CPU time: when it
+    /// cannot be had, reads are plain.
+    ///
+    /// # Safety
+    /// The memory must stay mapped until the method was dropped.
+    #[allow(unsafe_code, reason = "the caller promises that the memory stays mapped")]
+    unsafe fn register_memory(&self, base: NonNull<u8>, len: usize) -> MemoryRegistration {
+        let _ = (base, len);
+        MemoryRegistration::Plain(format!("{} does not register memory", self.name()))
+    }
 }

@@ -1,0 +1,126 @@
+//! Settings of this crate.
+
+use crate::{FaultPlan, IoError, MethodChoice};
+use std::{path::PathBuf, time::Duration};
+
+/// When a buffered read is handed to the kernel's own worker threads (`IOSQE_ASYNC`) instead of running inside
+/// `io_uring_enter`. Direct reads are never handed over: they do not copy, so there is nothing to spread.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AsyncRule {
+    /// Never.
+    #[default]
+    Never,
+    /// With more than `in_flight` requests in flight on the lane, or from `bytes` an operation on. PostgreSQL 19 has 4
+    /// and 32 kB here (`method_io_uring.c`).
+    Threshold {
+        /// Requests in flight on the lane above which reads are handed over.
+        in_flight: u32,
+        /// Size of one operation from which on it is handed over, in bytes.
+        bytes: usize,
+    },
+    /// Always.
+    Always,
+}
+
+/// How to read.
+#[derive(Clone, Debug)]
+pub struct IoConfig {
+    /// The method (PostgreSQL's `io_method`).
+    pub method: MethodChoice,
+    /// Threads of `worker` (PostgreSQL's `io_workers`); sets both bounds below. Default: from the CPUs that may be used.
+    pub io_workers: Option<usize>,
+    /// Threads of `worker` that stay even when idle; default: the number of CPUs, at least 2.
+    pub io_min_workers: Option<usize>,
+    /// Threads of `worker` at most; default: twice the number of CPUs, 2 to 16.
+    pub io_max_workers: Option<usize>,
+    /// Requests in flight on one lane at most, 1 to 1024 (PostgreSQL's `io_max_concurrency`).
+    pub io_max_concurrency: u32,
+    /// Lanes (rings, queues), 1 to 64; default: the number of CPUs that may be used, at most 4.
+    pub lanes: Option<usize>,
+    /// When `io_uring` hands buffered reads to kernel threads.
+    pub async_rule: AsyncRule,
+    /// `io_uring`: a kernel thread polls for submissions. It burns a core while there is work.
+    pub sqpoll: bool,
+    /// `io_uring`: poll the device for completions. Needs direct reads and a device with poll queues; given up, and
+    /// reported, when a probe read is refused.
+    pub iopoll: bool,
+    /// `io_uring`: keep files in the ring's own table, which saves a reference count an operation. A file then stays
+    /// open until its place is needed or the method ends.
+    pub registered_files: bool,
+    /// `io_uring`: bound of the kernel's worker threads for one lane; default: the number of CPUs, at most 16.
+    pub io_wq_workers: Option<u32>,
+    /// CPUs of the threads of `worker` and of the kernel's io_uring workers; `None` leaves them where they are.
+    pub worker_cpus: Option<Vec<usize>>,
+    /// A read that is outstanding longer is named in a warning, once.
+    pub stall_after: Duration,
+    /// How long the end of a method waits for reads that are still in flight.
+    pub drain_timeout: Duration,
+    /// Faults to inject, for tests.
+    pub fault: Option<FaultPlan>,
+    /// Where procfs is mounted; tests put another one here.
+    pub proc_root: PathBuf,
+}
+
+impl Default for IoConfig {
+    fn default() -> Self {
+        Self {
+            method: MethodChoice::Auto,
+            io_workers: None,
+            io_min_workers: None,
+            io_max_workers: None,
+            io_max_concurrency: 64,
+            lanes: None,
+            async_rule: AsyncRule::Never,
+            sqpoll: false,
+            iopoll: false,
+            registered_files: false,
+            io_wq_workers: None,
+            worker_cpus: None,
+            stall_after: Duration::from_secs(30),
+            drain_timeout: Duration::from_secs(5),
+            fault: None,
+            proc_root: PathBuf::from("/proc"),
+        }
+    }
+}
+
+/// CPUs that this process may use, at least one.
+pub(crate) fn cpu_count() -> usize {
+    heapscan_placement::thread::allowed_cpus().len().max(1)
+}
+
+impl IoConfig {
+    /// Lanes, with the default filled in.
+    pub(crate) fn lane_count(&self) -> usize {
+        self.lanes.unwrap_or_else(|| cpu_count().min(4))
+    }
+
+    /// Minimum and maximum of worker threads, with the defaults filled in.
+    pub(crate) fn worker_bounds(&self) -> (usize, usize) {
+        let cpus = cpu_count();
+        let max = self.io_workers.or(self.io_max_workers).unwrap_or_else(|| (2 * cpus).clamp(2, 16));
+        let min = self.io_workers.or(self.io_min_workers).unwrap_or_else(|| cpus.max(2).min(max));
+        (min, max)
+    }
+
+    /// Refuses settings out of range.
+    pub(crate) fn check(&self) -> Result<(), IoError> {
+        let refuse = |text: String| Err(IoError::Setting(text));
+        if !(1..=1024).contains(&self.io_max_concurrency) {
+            return refuse(format!("io_max_concurrency = {} is not within 1..=1024", self.io_max_concurrency));
+        }
+        if !(1..=64).contains(&self.lane_count()) {
+            return refuse(format!("lanes = {} is not within 1..=64", self.lane_count()));
+        }
+        let (min, max) = self.worker_bounds();
+        if min == 0 || max > 1024 || min > max {
+            return refuse(format!("io_workers: {min} to {max} is not a range within 1..=1024"));
+        }
+        if let Some(cpus) = &self.worker_cpus
+            && cpus.is_empty()
+        {
+            return refuse("worker_cpus is an empty list: leave it out to not bind the workers".to_owned());
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,252 @@
+//! Making rings: flags, limits, the probe read, and words for what can go wrong.
+
+use crate::{IoConfig, IoError, MethodName, config::cpu_count};
+use io_uring::{IoUring, opcode, types};
+use std::{fs::File, io, os::fd::AsRawFd, path::Path, time::Duration};
+
+/// Fewest entries of a ring: below this, halving the depth because of a memory limit stops.
+const ENTRIES_MIN: u32 = 8;
+/// The kernel gives the memory of closed rings back late; so often creating one is tried again.
+const ENOMEM_RETRIES: u32 = 3;
+
+/// Flags that make a ring cheaper but that older or patched kernels do not know. SINGLE_ISSUER, DEFER_TASKRUN and
+/// COOP_TASKRUN are not among them and never may be: they bind completions to the thread that submitted, and a paused
+/// scan would keep others from the blocks that it has in flight.
+#[derive(Clone, Copy, Debug)]
+struct Rung {
+    name: &'static str,
+    submit_all: bool,
+    no_sqarray: bool,
+}
+
+const LADDER: [Rung; 3] = [
+    Rung { name: "SUBMIT_ALL|NO_SQARRAY", submit_all: true, no_sqarray: true },
+    Rung { name: "SUBMIT_ALL", submit_all: true, no_sqarray: false },
+    Rung { name: "none", submit_all: false, no_sqarray: false },
+];
+
+/// A ring that was proven to read.
+pub(super) struct Made {
+    pub(super) ring: IoUring,
+    pub(super) flags: &'static str,
+    pub(super) depth: u32,
+    pub(super) iopoll: bool,
+}
+
+/// Why a ring cannot be had.
+#[derive(Debug)]
+pub(super) struct Refused {
+    what: &'static str,
+    errno: i32,
+}
+
+fn refused(what: &'static str) -> impl Fn(io::Error) -> Refused {
+    move |error| Refused { what, errno: error.raw_os_error().unwrap_or(libc::EIO) }
+}
+
+fn build(config: &IoConfig, rung: Rung, depth: u32, iopoll: bool) -> io::Result<IoUring> {
+    let mut builder = IoUring::builder();
+    builder.dontfork();
+    // CLAMP: a depth beyond the kernel's limit becomes that limit; what came out is read from the ring.
+    builder.setup_clamp();
+    if rung.submit_all {
+        builder.setup_submit_all();
+    }
+    if rung.no_sqarray {
+        builder.setup_no_sqarray();
+    }
+    if config.sqpoll {
+        builder.setup_sqpoll(100);
+    }
+    if iopoll {
+        builder.setup_iopoll();
+    }
+    builder.build(depth)
+}
+
+/// Steps down the ladder on EINVAL only, and halves the depth on ENOMEM.
+fn create(config: &IoConfig, iopoll: bool) -> Result<(IoUring, &'static str, u32), Refused> {
+    let mut depth = config.io_max_concurrency.next_power_of_two().max(ENTRIES_MIN);
+    let mut rungs = LADDER.into_iter().peekable();
+    let mut patience = ENOMEM_RETRIES;
+    loop {
+        let Some(&rung) = rungs.peek() else { return Err(Refused { what: "io_uring_setup", errno: libc::EINVAL }) };
+        match build(config, rung, depth, iopoll) {
+            Ok(ring) => return Ok((ring, rung.name, depth)),
+            Err(error) => match error.raw_os_error() {
+                Some(libc::EINVAL) => drop(rungs.next()),
+                Some(libc::ENOMEM) if patience > 0 => {
+                    patience -= 1;
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+                Some(libc::ENOMEM) if depth > ENTRIES_MIN => depth /= 2,
+                _ => return Err(refused("io_uring_setup")(error)),
+            },
+        }
+    }
+}
+
+/// A working ring: created, and a no-op and a real read went through it.
+pub(super) fn make(config: &IoConfig) -> Result<Made, Refused> {
+    if config.iopoll
+        && let Ok((ring, flags, depth)) = create(config, true)
+        && probe_polled(&ring).is_ok()
+    {
+        return Ok(Made { ring, flags, depth, iopoll: true });
+    }
+    let (ring, flags, depth) = create(config, false)?;
+    let parameters = ring.params();
+    if !parameters.is_feature_ext_arg() || !parameters.is_feature_nodrop() {
+        // Without them no bounded wait, or lost completions (before Linux 5.11).
+        return Err(Refused { what: "io_uring_setup features EXT_ARG and NODROP", errno: libc::EOPNOTSUPP });
+    }
+    probe(&ring, &config.proc_root)?;
+    Ok(Made { ring, flags, depth, iopoll: false })
+}
+
+/// A no-op, then the first bytes of a file of which we know that it exists: this program.
+fn probe(ring: &IoUring, _proc_root: &Path) -> Result<(), Refused> {
+    let answer = ask_once(ring, &opcode::Nop::new().build(), 1).map_err(refused("io_uring_enter"))?;
+    if answer < 0 {
+        return Err(Refused { what: "a no-op", errno: -answer });
+    }
+    let file = File::open("/proc/self/exe").map_err(refused("opening /proc/self/exe"))?;
+    let mut bytes = Box::new([0u8; 4]);
+    let read = opcode::Read::new(types::Fd(file.as_raw_fd()), bytes.as_mut_ptr(), 4).build();
+    let answer = match ask_once(ring, &read, 2) {
+        Ok(answer) => answer,
+        Err(error) => {
+            // The kernel may still write them.
+            Box::leak(bytes);
+            return Err(refused("io_uring_enter")(error));
+        }
+    };
+    match answer {
+        4 if *bytes == *b"\x7fELF" => Ok(()),
+        0.. => Err(Refused { what: "the bytes of a probe read", errno: libc::EIO }),
+        _ => Err(Refused { what: "a probe read", errno: -answer }),
+    }
+}
+
+/// A direct read through a polled ring; EOPNOTSUPP where the device has no poll queues.
+fn probe_polled(ring: &IoUring) -> io::Result<()> {
+    use std::os::unix::fs::OpenOptionsExt;
+    #[repr(align(4096))]
+    struct Page([u8; 4096]);
+    let file = std::fs::OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open("/proc/self/exe")?;
+    let mut page = Box::new(Page([0; 4096]));
+    let read = opcode::Read::new(types::Fd(file.as_raw_fd()), page.0.as_mut_ptr(), 4096).build();
+    match ask_once(ring, &read, 3) {
+        Ok(4096) => Ok(()),
+        Ok(answer) => Err(io::Error::from_raw_os_error(if answer < 0 { -answer } else { libc::EIO })),
+        Err(error) => {
+            // The kernel may still write it.
+            Box::leak(page);
+            Err(error)
+        }
+    }
+}
+
+#[allow(unsafe_code, reason = "entries hold raw pointers")]
+fn ask_once(ring: &IoUring, entry: &io_uring::squeue::Entry, user_data: u64) -> io::Result<i32> {
+    let entry = entry.clone().user_data(user_data);
+    // SAFETY: nobody else has this ring yet; it is only lent to us.
+    let (mut submission, mut completion) = unsafe { (ring.submission_shared(), ring.completion_shared()) };
+    // SAFETY: both callers keep the memory and the file of the entry until the completion was seen, or leak the memory
+    // when it was not.
+    unsafe { submission.push(&entry) }.map_err(|_| io::Error::from_raw_os_error(libc::EBUSY))?;
+    drop(submission);
+    let limit = types::Timespec::new().sec(5);
+    let arguments = types::SubmitArgs::new().timespec(&limit);
+    for _ in 0..100 {
+        match ring.submitter().submit_with_args(1, &arguments) {
+            Ok(_) => {}
+            Err(error) if error.raw_os_error() == Some(libc::EINTR) => {}
+            Err(error) => return Err(error),
+        }
+        completion.sync();
+        if let Some(entry) = completion.by_ref().find(|entry| entry.user_data() == user_data) {
+            return Ok(entry.result());
+        }
+    }
+    Err(io::Error::from_raw_os_error(libc::ETIMEDOUT))
+}
+
+/// The one line that a user gets to see.
+pub(super) fn explain(refusal: &Refused, config: &IoConfig) -> String {
+    let Refused { what, errno } = *refusal;
+    let error = io::Error::from_raw_os_error(errno);
+    format!("{what} failed: {error}; {}", likely_cause(errno, config))
+}
+
+pub(super) fn unavailable(refusal: &Refused, config: &IoConfig) -> IoError {
+    IoError::Unavailable { method: MethodName::IoUring, reason: explain(refusal, config) }
+}
+
+fn likely_cause(errno: i32, config: &IoConfig) -> String {
+    let sysctl = std::fs::read_to_string(config.proc_root.join("sys/kernel/io_uring_disabled"));
+    match sysctl.as_deref().map(str::trim) {
+        Ok("2") => {
+            return "sysctl kernel.io_uring_disabled is 2 (off for everybody): set it to 0, or use io_method worker"
+                .to_owned();
+        }
+        Ok("1") => {
+            return "sysctl kernel.io_uring_disabled is 1 (only for CAP_SYS_ADMIN and the group in kernel.io_uring_group): \
+                    join that group, set it to 0, or use io_method worker"
+                .to_owned();
+        }
+        _ => {}
+    }
+    match errno {
+        libc::ENOMEM => {
+            let (soft, hard) =
+                nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_MEMLOCK).unwrap_or((0, 0));
+            format!(
+                "likely the limit on locked memory, which all processes of a user share: RLIMIT_MEMLOCK is {soft} (hard {hard}) bytes \
+                 for {} rings of {} entries: raise it (ulimit -l, LimitMEMLOCK), lower lanes or io_max_concurrency, or use io_method worker",
+                config.lane_count(),
+                config.io_max_concurrency
+            )
+        }
+        libc::EMFILE | libc::ENFILE => {
+            "too many open files: raise the limit (ulimit -n) or use io_method worker".to_owned()
+        }
+        libc::ENOSYS if sysctl.is_err() => {
+            "this kernel has no io_uring (CONFIG_IO_URING), or a seccomp filter hides it: use io_method worker"
+                .to_owned()
+        }
+        libc::EINVAL => "this kernel refuses the ring's settings: use io_method worker".to_owned(),
+        _ => {
+            "likely a seccomp filter (the default of Docker and containerd): allow io_uring_setup, io_uring_enter and \
+              io_uring_register in the profile, or use io_method worker"
+                .to_owned()
+        }
+    }
+}
+
+/// Bounds the kernel's workers for a ring (by default there may be thousands) and says so.
+pub(super) fn bound_workers(ring: &IoUring, config: &IoConfig) -> String {
+    let bound = config.io_wq_workers.unwrap_or_else(|| u32::try_from(cpu_count().min(16)).unwrap_or(16)).max(1);
+    let mut text = match ring.submitter().register_iowq_max_workers(&mut [bound, bound]) {
+        Ok(()) => bound.to_string(),
+        Err(error) => format!("not bounded: {error}"),
+    };
+    if let Some(cpus) = &config.worker_cpus {
+        text += &match set_worker_cpus(ring, cpus) {
+            Ok(()) => format!(" on CPUs {cpus:?}"),
+            Err(error) => format!(", CPUs not bound: {error}"),
+        };
+    }
+    text
+}
+
+#[allow(unsafe_code, reason = "cpu_set_t is filled by macros that take references")]
+fn set_worker_cpus(ring: &IoUring, cpus: &[usize]) -> io::Result<()> {
+    // SAFETY: a plain bit set; all zero is the empty set.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    for &cpu in cpus.iter().filter(|&&cpu| cpu < libc::CPU_SETSIZE as usize) {
+        // SAFETY: the index was just checked.
+        unsafe { libc::CPU_SET(cpu, &mut set) };
+    }
+    ring.submitter().register_iowq_aff(&set)
+}
