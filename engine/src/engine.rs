@@ -228,6 +228,11 @@ impl Table {
         self.context.fork.blocks()
     }
 
+    /// Whether its reads go past the page cache: asked for, and the file system can.
+    pub fn is_direct(&self) -> bool {
+        self.blocks() > 0 && self.context.fork.locate(0).is_ok_and(|location| location.file.is_direct())
+    }
+
     /// Its files.
     pub fn fork(&self) -> &Arc<RelationFork> {
         &self.context.fork

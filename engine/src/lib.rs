@@ -1,15 +1,52 @@
 //! Reads PostgreSQL heap files at device and memory speed, without a server.
+//!
+//! The way of one block is also the way to read the code: [`cluster`] (control file, catalogs) → [`RelationFork`]
+//! (segments) → [`stream`] (look-ahead) → [`pool`] (frames; the IO methods are the crate `heapscan-io`) → [`heap`]
+//! (checked pages, tuples, columns) → [`visibility`] → [`types`] (text) or Arrow.
+//!
+//! # Dangers
+//! - The files must not change while they are read. [`Engine::open`] refuses clusters that are not at rest.
+//! - WAL is never replayed: with [`EngineOptions::allow_unclean`] recent changes can be missing.
+//! - A row is only what the files say: values of virtual generated columns and of extension types are not there.
+//!
+//! ```no_run
+//! use heapscan::{Engine, EngineOptions};
+//!
+//! fn main() -> heapscan::Result<()> {
+//!     let engine = Engine::open("/var/lib/postgresql/18/main", EngineOptions::default())?;
+//!     let accounts = engine.database(Some("bank"))?.table("public.accounts")?;
+//!     let mut scan = accounts.scan().columns(&["id", "owner"]).start()?;
+//!     while let Some(mut page) = scan.next_page()? {
+//!         while let Some(mut row) = page.next_row()? {
+//!             println!("{:?} {:?}", row.i64(0)?, row.str(1)?);
+//!         }
+//!     }
+//!     Ok(())
+//! }
+//! ```
 #![deny(unsafe_code)]
 
 pub mod cluster;
+mod engine;
 mod error;
 pub mod heap;
+mod options;
 pub mod pool;
+pub mod scan;
 pub mod schema;
 mod storage;
 pub mod stream;
 pub mod types;
 pub mod visibility;
 
+pub use engine::{Database, Engine, Table};
 pub use error::{Error, ErrorKind, Result};
+pub use options::{EngineOptions, VerifyChecksums};
+pub use scan::{Column, Page, Row, RowFormat, Scan, ScanBuilder, ScanStats, aggregate};
 pub use storage::{Location, RelationFork};
+pub use types::copy;
+
+pub use heapscan_io::{
+    FaultPlan, IoConfig, IoStats, MethodChoice, MethodName, MethodReport, MethodStatus, probe_all as probe_methods,
+};
+pub use pool::HugePages;

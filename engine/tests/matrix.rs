@@ -11,7 +11,7 @@ fn methods() -> Vec<MethodName> {
     MethodName::ALL
         .into_iter()
         .filter(|&name| {
-            let status = usable.iter().find(|s| s.name == name).expect("each method has a status");
+            let status = usable.iter().find(|s| s.name == name.as_str()).expect("each method has a status");
             if !status.usable {
                 let reason = status.reason.as_deref().unwrap_or("no reason given");
                 let required = std::env::var("HEAPSCAN_REQUIRE").unwrap_or_default();
@@ -102,7 +102,7 @@ fn run(name: &str, snapshot_name: &str, pools: &[u64], direct: &[bool]) {
                 let label = format!("{name}/{snapshot_name} {method} {shared_buffers} direct={direct}");
                 let engine = Engine::open(snapshot.data_dir(), options(method, shared_buffers, direct, crashed))
                     .unwrap_or_else(|e| panic!("{label}: {e}"));
-                assert_eq!(engine.method().used, method, "{label}");
+                assert_eq!(engine.method().used, method.as_str(), "{label}");
                 let compared = compare(&engine, &snapshot, crashed, &label, &mut problems);
                 assert!(compared > 0 || !problems.is_empty(), "{label}: no table was compared");
             }

@@ -123,6 +123,21 @@ impl DeformPlan {
         holds.then_some(fixed)
     }
 
+    /// Where the header of the varlena column `column` begins in every tuple of a page with this summary, counted from
+    /// `t_hoff`: known if only attributes of fixed length lie before it. A four-byte header may be padded: its first byte
+    /// is then zero.
+    pub fn first_varlena_on_page(&self, column: usize, summary: &PageSummary) -> Option<usize> {
+        let attribute = *self.projection.get(column)?;
+        let first = self.ends.len() - 1;
+        let holds = attribute == first
+            && self.steps.get(attribute)?.len == -1
+            && !summary.has_nulls()
+            && usize::from(summary.natts_min) > attribute
+            && usize::from(summary.natts_max) <= self.relation_natts
+            && usize::from(summary.data_min) > self.ends[first];
+        holds.then_some(self.ends[first])
+    }
+
     /// Takes `tuple` apart: `out` then has one value for each column of the projection, in its order.
     ///
     /// Attributes that the tuple is too old for take their missing value, else NULL.

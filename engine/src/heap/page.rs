@@ -297,6 +297,12 @@ impl<'a> ValidPage<'a> {
         Some(Self { bytes, pointers, block, flags: load::u16(bytes, 10), summary: PageSummary::UNKNOWN })
     }
 
+    /// With the summary that the [`check`](Self::check) of the same bytes found.
+    #[must_use]
+    pub(crate) fn with_summary(self, summary: PageSummary) -> Self {
+        Self { summary, ..self }
+    }
+
     /// Its block number.
     #[inline]
     pub fn block(&self) -> u32 {

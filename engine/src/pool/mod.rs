@@ -187,6 +187,11 @@ impl BufferPool {
         }
     }
 
+    /// Counters of the IO method.
+    pub fn io_stats(&self) -> heapscan_io::IoStats {
+        self.method.stats()
+    }
+
     pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.shared
     }

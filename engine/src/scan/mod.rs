@@ -18,7 +18,7 @@ pub use row::Row;
 
 use crate::{
     Error, ErrorKind, Result,
-    heap::{Datum, DeformPlan, Detoaster, LinePointer, ValidPage},
+    heap::{Datum, DeformPlan, Detoaster, LinePointer, PageSummary, ValidPage},
     pool::{PinnedPage, ReadMetrics},
     stream::{ReadStream, StreamOptions},
     types::TypeOutput,
@@ -118,6 +118,7 @@ pub struct Scan {
     detoaster: Detoaster<toast::PoolChunks>,
     current: Option<PinnedPage>,
     visible: VisibleSet,
+    summary: Option<PageSummary>,
     left: u64,
     stats: ScanStats,
     began: Instant,
@@ -144,6 +145,7 @@ impl Scan {
             detoaster: Detoaster::new(toast::PoolChunks(Arc::clone(&context.toast))),
             current: None,
             visible: VisibleSet::default(),
+            summary: None,
             left: limit.unwrap_or(u64::MAX),
             stats: ScanStats::default(),
             began: Instant::now(),
@@ -178,7 +180,8 @@ impl Scan {
         }
         let Some(page) = &self.current else { return Ok(None) };
         // The same bytes were checked in `advance`; this only finds the line pointers again.
-        let valid = ValidPage::from_checked(page.bytes(), page.block())
+        let valid = self
+            .checked(page)
             .ok_or_else(|| Error::new(ErrorKind::Corrupt, "the page changed while it was read").with_block(page.block()))?;
         Ok(Some(Page {
             page: valid,
@@ -208,6 +211,7 @@ impl Scan {
             };
             let visibility = Visibility::new(&self.context.engine.log, Rows::Committed);
             let found = visibility.visible(&valid, &mut self.visible);
+            self.summary = Some(*valid.summary());
             self.stats.tuples += u64::from(valid.summary().tuples);
             self.stats.future_xids += visibility.future_xids();
             found.map_err(|e| locate(e, &self.context, page.block()))?;
@@ -217,6 +221,15 @@ impl Scan {
             }
         }
         Ok(false)
+    }
+
+    /// The page that `advance` has checked: its line pointers and what held for all its tuples.
+    fn checked<'p>(&self, page: &'p PinnedPage) -> Option<ValidPage<'p>> {
+        let valid = ValidPage::from_checked(page.bytes(), page.block())?;
+        Some(match self.summary {
+            Some(summary) => valid.with_summary(summary),
+            None => valid,
+        })
     }
 
     /// The outputs of all columns.

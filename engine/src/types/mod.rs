@@ -159,6 +159,33 @@ impl TypeOutput {
         )
     }
 
+    /// Whether the text never has a character that COPY's text format escapes: digits, letters and plain punctuation.
+    pub(crate) fn is_verbatim(&self) -> bool {
+        matches!(
+            self.form,
+            Form::Bool
+                | Form::Int2
+                | Form::Int4
+                | Form::Int8
+                | Form::Oid
+                | Form::Xid
+                | Form::Xid8
+                | Form::Tid
+                | Form::Lsn
+                | Form::Float4
+                | Form::Float8
+                | Form::Numeric
+                | Form::Date
+                | Form::Time
+                | Form::Timetz
+                | Form::Timestamp { .. }
+                | Form::Uuid
+                | Form::Macaddr
+                | Form::Macaddr8
+                | Form::Bits
+        )
+    }
+
     /// How JSON shows the values.
     pub(crate) fn json_form(&self) -> JsonForm {
         match self.form {

@@ -4,7 +4,7 @@ use crate::{args::GenerateCommand, print, say};
 use heapscan::{Error, ErrorKind, Result};
 use heapscan_fixtures::{
     FixtureError, corpus,
-    generate::{self, PgbenchOptions},
+    generate::{self, PgbenchOptions, Progress},
 };
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::{self, IsTerminal};
@@ -12,20 +12,18 @@ use std::io::{self, IsTerminal};
 pub(crate) fn run(command: &GenerateCommand) -> Result<()> {
     let GenerateCommand::Pgbench { scale, copies, version, dir } = command;
     let bar = if io::stderr().is_terminal() { ProgressBar::new(0) } else { ProgressBar::hidden() };
-    if let Ok(style) = ProgressStyle::with_template("{bar:40} {percent}% {bytes}/{total_bytes}, {eta} left") {
+    if let Ok(style) = ProgressStyle::with_template("{bar:40} {percent}% {pos}/{len} rows, {eta} left") {
         bar.set_style(style);
     }
-    let mut progress = |done, total| {
-        bar.set_length(total);
-        bar.set_position(done);
+    let mut progress = |state: Progress<'_>| {
+        bar.set_length(state.total_rows);
+        bar.set_position(state.rows);
     };
-    let mut options = PgbenchOptions::new(*scale);
-    options.tables = *copies;
-    options.version = *version;
-    options.progress = Some(&mut progress);
+    let options =
+        PgbenchOptions { scale: *scale, tables: *copies, postgres: *version, progress: Some(&mut progress) };
     let made = generate::pgbench(dir, options).map_err(fixture_error)?;
     bar.finish_and_clear();
-    say(&format!("{}: {} rows, {} bytes, database pgbench", dir.display(), made.rows, made.bytes));
+    say(&format!("{}: {} rows, {} bytes, database {}", made.data_dir.display(), made.rows, made.bytes, made.database));
     Ok(())
 }
 
@@ -36,5 +34,9 @@ pub(crate) fn fixture(name: &str, snapshot: &str) -> Result<()> {
 }
 
 fn fixture_error(error: FixtureError) -> Error {
-    Error::new(ErrorKind::Io, error.to_string())
+    let made = Error::new(ErrorKind::Io, error.to_string());
+    match error.errno() {
+        Some(errno) => made.with_errno(errno),
+        None => made,
+    }
 }

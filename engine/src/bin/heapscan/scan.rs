@@ -1,6 +1,6 @@
 //! `heapscan scan`
 
-use crate::{args, open, print_json, report, say};
+use crate::{args, open, report, say};
 use heapscan::{
     Engine, Error, ErrorKind, Result, RowFormat, ScanBuilder, ScanStats, Table,
     aggregate::{self, AggregateCall},
@@ -169,6 +169,5 @@ fn print_stats(
         }
         args::StatsFormat::Text => say(report.to_string().trim_end()),
     }
-    let _ = print_json::<()>;
     Ok(())
 }

@@ -13,7 +13,6 @@ use super::{Column, Scan, ScanBuilder, ScanStats, TableContext, locate, row::pay
 use crate::{
     Error, Result,
     heap::{Datum, DeformPlan, Detoaster, LinePointer, ValidPage, Varlena},
-    types::TypeOutput,
 };
 use accumulator::{Accumulator, Load};
 
@@ -66,7 +65,7 @@ impl ScanBuilder {
         let mut scan = Scan::new(self.context, columns, self.blocks, None)?;
         while scan.advance()? {
             let Some(page) = &scan.current else { break };
-            let Some(valid) = ValidPage::recheck(page.bytes(), page.block()) else { continue };
+            let Some(valid) = scan.checked(page) else { continue };
             let tuples = scan.visible.tuples();
             scan.stats.rows += tuples.len() as u64;
             take_page(&valid, tuples, &scan.plan, &mut running, &mut scan.detoaster)
