@@ -12,4 +12,4 @@ pub mod types;
 pub mod visibility;
 
 pub use error::{Error, ErrorKind, Result};
-pub use storage::{Location, RelationFork};
+pub use storage::{Location, RelationFork, TrailingFragment};

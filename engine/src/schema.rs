@@ -88,7 +88,7 @@ pub struct TypeInfo {
     pub base_typmod: i32,
     /// `typrelid` of a composite type; else 0.
     pub relation: u32,
-    /// `typoutput`: oid of the output function. Tells true arrays (750, `array_out`) and built-in types from others.
+    /// `typoutput`: oid of the output function. Tells true arrays (751, `array_out`) and built-in types from others.
     pub output: u32,
 }
 
