@@ -43,7 +43,7 @@ pub use engine::{Database, Engine, Table};
 pub use error::{Error, ErrorKind, Result};
 pub use options::{EngineOptions, VerifyChecksums};
 pub use scan::{Column, Page, Row, RowFormat, Scan, ScanBuilder, ScanStats, aggregate};
-pub use storage::{Location, RelationFork};
+pub use storage::{Location, RelationFork, TrailingFragment};
 pub use types::copy;
 
 pub use heapscan_io::{

@@ -18,6 +18,20 @@ pub struct Location {
     pub blocks: u32,
 }
 
+/// How many segment numbers behind the last one are looked at for files that no scan would reach.
+const LOOK_BEHIND: usize = 4;
+
+/// What to do with a piece of a block at the end of the last segment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TrailingFragment {
+    /// An error: the file was truncated, by a partial copy or a full disk.
+    #[default]
+    Refuse,
+    /// Not read, as the server does not: a crash while the file was extended leaves one, and recovery writes the
+    /// block anew. [`RelationFork::fragment`] says how long it is.
+    Ignore,
+}
+
 /// One fork of a relation, with its segments (`16384`, `16384.1`, ...). Sizes are taken once, when it is opened.
 #[derive(Debug)]
 pub struct RelationFork {
@@ -25,39 +39,63 @@ pub struct RelationFork {
     block_size: u32,
     blocks_per_segment: u32,
     blocks: u32,
+    fragment: u32,
     open: OpenFileOptions,
     segments: Vec<OnceLock<Arc<DataFile>>>,
 }
 
 impl RelationFork {
-    /// Finds the segments of the fork whose first segment is `base`.
+    /// Finds the segments of the fork whose first segment is `base`; refuses a trailing fragment.
     ///
     /// # Errors
-    /// `Io` if the first segment is missing or cannot be examined; `Corrupt` if a segment that is not the last one is
-    /// short, a file does not end at a block boundary, or there are more blocks than a block number can count.
+    /// As [`RelationFork::open_with`].
     pub fn open(base: &Path, block_size: u32, blocks_per_segment: u32, open: OpenFileOptions) -> Result<Self> {
+        Self::open_with(base, block_size, blocks_per_segment, open, TrailingFragment::Refuse)
+    }
+
+    /// Finds the segments of the fork whose first segment is `base`.
+    ///
+    /// The fork ends with its first segment that is not full, or before the first one that is missing. Empty segments
+    /// behind the end are what truncation leaves.
+    ///
+    /// # Errors
+    /// `Io` if the first segment is missing or one cannot be examined; `Corrupt` if there are blocks behind the end, a
+    /// file does not end at a block boundary (see [`TrailingFragment`]) or is longer than a segment, or there are more
+    /// blocks than a block number can count; `Usage` if a size is 0.
+    pub fn open_with(
+        base: &Path,
+        block_size: u32,
+        blocks_per_segment: u32,
+        open: OpenFileOptions,
+        trailing: TrailingFragment,
+    ) -> Result<Self> {
         let segment_bytes = u64::from(block_size) * u64::from(blocks_per_segment);
-        let mut total = 0u64;
+        if segment_bytes == 0 {
+            return Err(Error::new(ErrorKind::Usage, "blocks and segments cannot have size 0").with_path(base));
+        }
+        let (mut total, mut fragment) = (0u64, 0);
         let mut segments = Vec::new();
         loop {
             let path = segment_path(base, segments.len());
-            let size = match std::fs::metadata(&path) {
-                Ok(meta) if meta.is_file() => meta.len(),
-                Ok(_) => return Err(Error::new(ErrorKind::Corrupt, "is not a regular file").with_path(path)),
-                Err(e) if e.kind() == std::io::ErrorKind::NotFound && !segments.is_empty() => break,
-                Err(e) => return Err(Error::os(path, "open relation", &e)),
+            let Some(size) = size_of(&path)? else {
+                if segments.is_empty() {
+                    let missing = std::io::Error::from_raw_os_error(libc::ENOENT);
+                    return Err(Error::os(path, "open relation", &missing));
+                }
+                break;
             };
-            if size % u64::from(block_size) != 0 {
-                return Err(Error::new(
-                    ErrorKind::Corrupt,
-                    format!("size {size} is not a multiple of the block size {block_size}: the file is truncated"),
-                )
-                .with_path(path));
-            }
             if size > segment_bytes {
                 return Err(Error::new(
                     ErrorKind::Corrupt,
                     format!("size {size} is more than a segment of {segment_bytes} bytes"),
+                )
+                .with_path(path));
+            }
+            fragment = size % u64::from(block_size);
+            if fragment != 0 && trailing == TrailingFragment::Refuse {
+                return Err(Error::new(
+                    ErrorKind::Corrupt,
+                    format!("size {size} is not a multiple of the block size {block_size}: the file is truncated"),
                 )
                 .with_path(path));
             }
@@ -67,19 +105,18 @@ impl RelationFork {
                 break;
             }
         }
-        // A file behind a short segment holds blocks that a scan would never reach: rows would be missing silently.
-        let next = segment_path(base, segments.len());
-        if next.metadata().is_ok_and(|m| m.len() > 0) {
-            return Err(Error::new(
-                ErrorKind::Corrupt,
-                format!("follows the short segment {}", segment_path(base, segments.len() - 1).display()),
-            )
-            .with_path(next));
-        }
-        let blocks = u32::try_from(total).ok().filter(|&b| b < u32::MAX).ok_or_else(|| {
-            Error::new(ErrorKind::Corrupt, "has more blocks than a block number counts").with_path(base)
+        check_nothing_follows(base, segments.len())?;
+        let blocks = u32::try_from(total).map_err(|_| {
+            Error::new(ErrorKind::Corrupt, format!("{total} blocks are more than a block number counts"))
+                .with_path(base)
         })?;
-        Ok(Self { base: base.to_owned(), block_size, blocks_per_segment, blocks, open, segments })
+        let fragment = fragment as u32; // less than a block
+        Ok(Self { base: base.to_owned(), block_size, blocks_per_segment, blocks, fragment, open, segments })
+    }
+
+    /// Bytes behind the last block that were [ignored](TrailingFragment::Ignore).
+    pub fn fragment(&self) -> u32 {
+        self.fragment
     }
 
     /// Number of blocks.
@@ -131,6 +168,35 @@ impl RelationFork {
     }
 }
 
+/// Size of a regular file; `None` if there is none.
+fn size_of(path: &Path) -> Result<Option<u64>> {
+    match path.metadata() {
+        Ok(meta) if meta.is_file() => Ok(Some(meta.len())),
+        Ok(_) => Err(Error::new(ErrorKind::Corrupt, "is not a regular file").with_path(path)),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(e) => Err(Error::os(path, "stat", &e)),
+    }
+}
+
+/// A file with blocks behind the end holds rows that a scan would never reach: they would be missing silently.
+fn check_nothing_follows(base: &Path, end: usize) -> Result<()> {
+    for segment in end..end + LOOK_BEHIND {
+        let path = segment_path(base, segment);
+        if size_of(&path)?.is_some_and(|size| size > 0) {
+            let last = segment_path(base, end - 1);
+            let what = if segment == end {
+                format!("follows the short segment {}", last.display())
+            } else {
+                format!("follows a gap in the segments behind {}", last.display())
+            };
+            return Err(Error::new(ErrorKind::Corrupt, what)
+                .with_path(path)
+                .with_hint("a segment was truncated or not copied: the rows behind it cannot be placed"));
+        }
+    }
+    Ok(())
+}
+
 fn segment_path(base: &Path, segment: usize) -> PathBuf {
     if segment == 0 {
         return base.to_owned();
@@ -138,4 +204,104 @@ fn segment_path(base: &Path, segment: usize) -> PathBuf {
     let mut name = base.as_os_str().to_owned();
     name.push(format!(".{segment}"));
     PathBuf::from(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BLOCK: u32 = 1024;
+
+    /// A relation in segments of two blocks; `sizes` are those of its files in bytes, `None` where there is no file.
+    fn relation(sizes: &[Option<u64>]) -> (tempfile::TempDir, PathBuf) {
+        let folder = tempfile::tempdir().expect("a folder");
+        let base = folder.path().join("16384");
+        for (segment, size) in sizes.iter().enumerate().filter_map(|(segment, size)| Some((segment, (*size)?))) {
+            let file = std::fs::File::create(segment_path(&base, segment)).expect("a file");
+            file.set_len(size).expect("a size");
+        }
+        (folder, base)
+    }
+
+    fn open(sizes: &[Option<u64>], trailing: TrailingFragment) -> Result<RelationFork> {
+        let (_folder, base) = relation(sizes);
+        RelationFork::open_with(&base, BLOCK, 2, OpenFileOptions::default(), trailing)
+    }
+
+    fn error_of(sizes: &[Option<u64>]) -> (ErrorKind, String) {
+        let error = open(sizes, TrailingFragment::Refuse).expect_err("must be refused");
+        (error.kind(), error.to_string())
+    }
+
+    #[test]
+    fn block_numbers_go_on_through_the_segments() {
+        let (_folder, base) = relation(&[Some(2048), Some(2048), Some(1024)]);
+        let fork = RelationFork::open(&base, BLOCK, 2, OpenFileOptions::default()).expect("a good relation");
+        assert_eq!((fork.blocks(), fork.fragment()), (5, 0));
+        for (block, name, offset, blocks) in
+            [(0, "16384", 0, 2), (1, "16384", 1024, 1), (3, "16384.1", 1024, 1), (4, "16384.2", 0, 1)]
+        {
+            let location = fork.locate(block).expect("a block");
+            assert!(location.file.path().ends_with(name), "{block}: {:?}", location.file.path());
+            assert_eq!((location.offset, location.blocks), (offset, blocks), "{block}");
+            assert_eq!(fork.path_of(block), location.file.path());
+        }
+        let error = fork.locate(5).expect_err("no such block");
+        assert_eq!((error.kind(), error.block()), (ErrorKind::Usage, Some(5)));
+    }
+
+    #[test]
+    fn where_a_relation_ends() {
+        for (sizes, blocks) in [
+            (&[Some(0)][..], 0),
+            (&[Some(1024)], 1),
+            (&[Some(2048)], 2),
+            (&[Some(2048), Some(0)], 2),
+            (&[Some(0), Some(0), Some(0)], 0),
+            (&[Some(2048), Some(2048), None, Some(0)], 4),
+        ] {
+            assert_eq!(open(sizes, TrailingFragment::Refuse).expect("a good relation").blocks(), blocks, "{sizes:?}");
+        }
+    }
+
+    #[test]
+    fn rows_that_would_be_missing_are_noticed() {
+        for sizes in [
+            &[Some(1024), Some(1024)][..],
+            &[Some(0), Some(2048)],
+            &[Some(2048), None, Some(1024)],
+            &[Some(1024), None, None, Some(1024)],
+            &[Some(2048), Some(0), Some(1024)],
+        ] {
+            let (kind, message) = error_of(sizes);
+            assert_eq!(kind, ErrorKind::Corrupt, "{sizes:?}");
+            assert!(message.contains("follows"), "{message}");
+        }
+        assert_eq!(error_of(&[Some(3072)]).0, ErrorKind::Corrupt);
+        let error = open(&[None, Some(1024)], TrailingFragment::Refuse).expect_err("no first segment");
+        assert_eq!((error.kind(), error.errno()), (ErrorKind::Io, Some(libc::ENOENT)));
+    }
+
+    #[test]
+    fn a_trailing_fragment_is_refused_or_ignored() {
+        for (sizes, blocks) in [(&[Some(1500)][..], 1), (&[Some(2048), Some(476)], 2)] {
+            let (kind, message) = error_of(sizes);
+            assert_eq!(kind, ErrorKind::Corrupt);
+            assert!(message.contains("truncated"), "{message}");
+            let fork = open(sizes, TrailingFragment::Ignore).expect("ignored");
+            assert_eq!((fork.blocks(), fork.fragment()), (blocks, 476));
+        }
+        assert!(open(&[Some(1500), Some(1024)], TrailingFragment::Ignore).is_err());
+    }
+
+    #[test]
+    fn sizes_of_zero_and_folders_are_refused() {
+        let (folder, base) = relation(&[Some(1024)]);
+        for (block_size, blocks_per_segment) in [(0, 2), (1024, 0)] {
+            let error = RelationFork::open(&base, block_size, blocks_per_segment, OpenFileOptions::default());
+            assert_eq!(error.expect_err("zero").kind(), ErrorKind::Usage);
+        }
+        let error = RelationFork::open(folder.path(), BLOCK, 2, OpenFileOptions::default());
+        assert_eq!(error.expect_err("a folder").kind(), ErrorKind::Corrupt);
+    }
 }

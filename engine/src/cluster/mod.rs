@@ -28,7 +28,7 @@ pub use names::RelationName;
 pub use reader::TableReader;
 pub use relation::{Persistence, RelationFile, RelationInfo, RelationKind};
 
-use crate::{Error, ErrorKind, RelationFork, Result};
+use crate::{Error, ErrorKind, RelationFork, Result, TrailingFragment};
 use heapscan_io::OpenFileOptions;
 use reader::CatalogTable;
 use std::{
@@ -48,6 +48,8 @@ pub struct OpenOptions {
     /// Folders of tablespaces by oid, instead of the links: as a backup's `tablespace_map` would have them. The folder
     /// is the one that holds `PG_<version>_<catalog version>`.
     pub tablespaces: BTreeMap<u32, PathBuf>,
+    /// What to do with a piece of a block at the end of a relation.
+    pub trailing_fragment: TrailingFragment,
 }
 
 /// A cluster at rest. Cheap to clone.
@@ -131,7 +133,8 @@ impl Cluster {
     /// Those of [`RelationFork::open`].
     pub fn fork(&self, base: &Path, open: OpenFileOptions) -> Result<Arc<RelationFork>> {
         let control = self.control();
-        RelationFork::open(base, control.block_size, control.blocks_per_segment, open).map(Arc::new)
+        let trailing = self.options().trailing_fragment;
+        RelationFork::open_with(base, control.block_size, control.blocks_per_segment, open, trailing).map(Arc::new)
     }
 
     /// The databases, by `pg_database`, in the order of their names.

@@ -45,7 +45,7 @@ pub(super) const REG_TYPES: [u32; 12] = [
 
 /// `PG_CATALOG_NAMESPACE`.
 const PG_CATALOG: u32 = 11;
-/// `array_out`: the output function of true arrays, and of no other type.
+/// `array_out`: the output function of true arrays, and of domains over them.
 const ARRAY_OUT: u32 = 751;
 
 /// Reads the names of the objects that values of the `wanted` types can stand for. An object that is not there is

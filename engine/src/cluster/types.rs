@@ -192,7 +192,7 @@ mod tests {
             base,
             base_typmod: -1,
             relation,
-            output: 750,
+            output: 751,
         };
         catalog.types.insert(oid, info);
     }
