@@ -368,6 +368,32 @@ fn relations_are_told_apart() {
     check(&b.pool.read_block(again, 3).unwrap(), 2);
 }
 
+/// Frames of failed reads leave the mapping, so that their next use does not cut off the chain they were in.
+#[test]
+fn pinned_blocks_stay_found_whatever_fails_around_them() {
+    let b = bench(64, When::Inline);
+    let rel = b.relation(1, 1000);
+    let mut random = Random(11);
+    for _ in 0..300 {
+        let held: Vec<_> = (0..30).map(|_| b.pool.read_block(rel, random.below(1000) as u32).unwrap()).collect();
+        for _ in 0..10 {
+            let block = random.below(1000) as u32;
+            b.script.fault(block, Fault::Errno(5, 1));
+            b.script.asked();
+            let failed = b.pool.read_block(rel, block).is_err();
+            assert_eq!(failed, !b.script.asked().is_empty(), "it fails if it is not in the pool");
+        }
+        b.script.heal();
+        for _ in 0..60 {
+            check(&b.pool.read_block(rel, random.below(1000) as u32).unwrap(), 1);
+        }
+        for page in &held {
+            let again = b.pool.read_block(rel, page.block()).unwrap();
+            assert_eq!(again.frame(), page.frame(), "block {} was read twice", page.block());
+        }
+    }
+}
+
 /// Random lookups and scans from several threads, with faults and dropped streams; every page says who it is.
 #[test]
 fn stress() {
