@@ -81,7 +81,10 @@ fn pin_against_claim_and_reuse() {
 /// A joiner of a read in flight sees the bytes once it sees VALID; an abandoned read keeps its frame until it has ended.
 #[test]
 fn completion_against_joiner_and_hand() {
-    loom::model(|| {
+    // Three threads: all interleavings with up to three preemptions, which is where such faults have been found.
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(|| {
         let frame = Frame::new();
         frame.core.try_claim(0).unwrap();
         frame.core.begin_io(7);

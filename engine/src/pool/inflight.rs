@@ -63,12 +63,12 @@ struct Slot {
 #[derive(Debug)]
 pub(crate) struct InFlight {
     shards: Box<[CachePadded<Mutex<Shard>>]>,
-    count: AtomicUsize,
+    count: CachePadded<AtomicUsize>,
 }
 
 impl InFlight {
     pub(crate) fn new() -> Self {
-        Self { shards: (0..1 << SHARD_BITS).map(|_| CachePadded::default()).collect(), count: AtomicUsize::new(0) }
+        Self { shards: (0..1 << SHARD_BITS).map(|_| CachePadded::default()).collect(), count: CachePadded::default() }
     }
 
     fn lock(&self, shard: usize) -> MutexGuard<'_, Shard> {

@@ -12,6 +12,7 @@ use super::{
     strategy::Ring,
 };
 use crate::{Error, ErrorKind, RelationFork, Result};
+use crossbeam_utils::CachePadded;
 use heapscan_io::{Completer, Completion, Request, Segment};
 use std::{
     collections::HashMap,
@@ -145,7 +146,7 @@ pub(crate) struct Shared {
     pub(crate) starving: AtomicUsize,
     pub(crate) stale_completions: AtomicU64,
     /// Completions of all streams, also of those that had ended before.
-    pub(crate) booked: Booked,
+    pub(crate) booked: CachePadded<Booked>,
     /// Counters of the streams that have ended, without what completions booked.
     pub(crate) retired: Mutex<ReadMetrics>,
 }
@@ -162,7 +163,7 @@ impl Shared {
             open_streams: AtomicUsize::new(0),
             starving: AtomicUsize::new(0),
             stale_completions: AtomicU64::new(0),
-            booked: Booked::default(),
+            booked: CachePadded::default(),
             retired: Mutex::default(),
         }
     }
@@ -378,7 +379,7 @@ impl Completer for Shared {
         // A block counts as read only when all of its bytes came.
         let whole = bytes / block_size;
         let failed = op.frames.len() - whole;
-        for booked in [&*op.booked, &self.booked] {
+        for booked in [&*op.booked, &*self.booked] {
             booked.book(bytes as u64, completion.retries, completion.latency, failed as u64);
         }
         for (i, &frame) in op.frames.iter().enumerate() {
