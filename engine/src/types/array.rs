@@ -3,7 +3,7 @@
 use super::{
     Form,
     digits::{push_i64, push_u32},
-    nested::{Bad, Physical, Text, align_up, bad, bytes, i32_at, is_space, quote_tail, u32_at},
+    nested::{Bad, Physical, Text, align_up, bad, bytes, check_size, i32_at, is_space, quote_tail, u32_at},
 };
 
 /// MAXDIM.
@@ -75,6 +75,7 @@ pub(super) fn element_oid(payload: &[u8]) -> Result<u32, Bad> {
 impl ArrayForm {
     /// Appends `{...}`, with `[l:u]=` before it if a lower bound is not 1.
     pub(super) fn write(&self, payload: &[u8], out: &mut Vec<u8>) -> Text {
+        let text = out.len();
         let header = Header::parse(payload)?;
         if header.items == 0 {
             out.extend_from_slice(b"{}");
@@ -108,6 +109,7 @@ impl ArrayForm {
             let (value, end) = self.element_at(payload, at)?;
             at = end;
             element.write(value, out)?;
+            check_size(out, text)?;
             if !plain && needs_quotes(&out[start..], self.delimiter) {
                 quote_tail(out, start, |byte| matches!(byte, b'"' | b'\\').then_some(b'\\'));
             }

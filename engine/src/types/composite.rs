@@ -3,7 +3,7 @@
 
 use super::{
     Form,
-    nested::{Bad, Physical, Stored, Text, bad, is_space, quote_tail, u16_at},
+    nested::{Bad, Physical, Stored, Text, bad, check_size, is_space, quote_tail, u16_at},
 };
 
 /// The varlena header is the tuple header's first word and is not part of the payload.
@@ -42,7 +42,7 @@ impl RecordForm {
         let data_at = hoff.checked_sub(STRIPPED).filter(|&at| at >= BITMAP + bitmap_len && at <= payload.len());
         let data = &payload[data_at.ok_or(bad("a composite value has an impossible header size"))?..];
         let bitmap = has_null.then(|| &payload[BITMAP..BITMAP + bitmap_len]);
-        let mut at = 0;
+        let (mut at, text) = (0, out.len());
         out.push(b'(');
         let mut first = true;
         for (i, field) in self.fields.iter().enumerate() {
@@ -63,6 +63,7 @@ impl RecordForm {
             if let Some(value) = value {
                 // Allocates only if something is decompressed.
                 write_field(form, value.payload(&mut Vec::new())?, out)?;
+                check_size(out, text)?;
             }
         }
         out.push(b')');

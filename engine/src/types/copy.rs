@@ -63,7 +63,8 @@ pub fn escape_text(text: &[u8], out: &mut Vec<u8>) {
 pub fn csv_field(text: Option<&[u8]>, single: bool, out: &mut Vec<u8>) {
     let Some(text) = text else { return };
     let special = |byte: &u8| matches!(byte, b',' | b'"' | b'\n' | b'\r');
-    if !text.is_empty() && !text.iter().any(special) && !(single && text == b"\\.") {
+    let quote = text.is_empty() || text.iter().any(special) || single && text == b"\\.";
+    if !quote {
         return out.extend_from_slice(text);
     }
     out.push(b'"');

@@ -2,7 +2,7 @@
 
 use super::{
     copy::escape_json,
-    nested::{Bad, SmallStack, Text, align_up, bad, u32_at, varlena},
+    nested::{Bad, SmallStack, Text, align_up, bad, check_size, u32_at, varlena},
     numeric,
 };
 
@@ -84,6 +84,7 @@ impl Container {
 pub(super) fn write(payload: &[u8], out: &mut Vec<u8>) -> Text {
     // Depth is limited by the payload only (a level takes at least eight bytes), so no recursion.
     let mut stack = SmallStack::<Container, 8>::new();
+    let text = out.len();
     let mut current = begin(payload, 0, payload.len(), out)?;
     loop {
         if current.done == current.count {
@@ -101,6 +102,7 @@ pub(super) fn write(payload: &[u8], out: &mut Vec<u8>) -> Text {
         if current.done > 0 {
             out.extend_from_slice(b", ");
         }
+        check_size(out, text)?;
         if let Some((at, end)) = item(payload, &mut current, out)? {
             stack.push(current);
             current = begin(payload, at, end, out)?;

@@ -51,7 +51,7 @@ enum Kind {
 /// The kind with this number. PostgreSQL 13 put `.datetime()` in the middle.
 fn kind(number: u8, major_version: u32) -> Option<Kind> {
     let binary = |operator, priority| Kind::Binary { operator, priority };
-    let number = if major_version < 13 && number >= 37 { number + 1 } else { number };
+    let number = if major_version < 13 && number >= 37 { number.saturating_add(1) } else { number };
     Some(match number {
         0 => Kind::Null,
         1 => Kind::String,
@@ -268,9 +268,9 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// A number that something follows is in parentheses, else its point would be ambiguous (PostgreSQL 16 and later).
+    /// A number that something follows is in parentheses, else its point would be ambiguous (PostgreSQL 15 and later).
     fn number(&self, at: usize, has_next: bool, out: &mut Vec<u8>) -> Text {
-        let parentheses = has_next && self.major_version >= 16;
+        let parentheses = has_next && self.major_version >= 15;
         if parentheses {
             out.push(b'(');
         }

@@ -23,6 +23,8 @@ mod numeric;
 mod range;
 mod reg;
 mod resolve;
+#[cfg(test)]
+mod tests;
 mod textsearch;
 
 use crate::{

@@ -197,6 +197,15 @@ impl<T: Copy, const N: usize> SmallStack<T, N> {
     }
 }
 
+/// No text is longer: the server refuses it too (`MaxAllocSize`).
+const MAX_TEXT: usize = 0x3fff_ffff;
+
+/// Refuses a text that began at `start` and became too long. A numeric of six bytes can have 131,072 digits, so what
+/// holds many of them has to be watched.
+pub(super) fn check_size(out: &[u8], start: usize) -> Text {
+    if out.len() - start > MAX_TEXT { Err(bad("its text would exceed 1 GB")) } else { Ok(()) }
+}
+
 /// Whether C's `isspace` says yes (C locale).
 pub(super) fn is_space(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t'..=b'\r')
@@ -253,6 +262,14 @@ mod tests {
         assert!(Physical { len: -7, align: 1 }.value(&data, 0, 0).is_err());
         assert!(Physical { len: -2, align: 1 }.value(b"abc", 0, 0).is_err());
         assert_eq!(Physical { len: -2, align: 1 }.value(b"abc\0", 1, 0), Ok((&b"bc"[..], 4)));
+    }
+
+    #[test]
+    fn texts_above_a_gigabyte_are_refused() {
+        // Zeroed memory that is never touched.
+        let out = vec![0; MAX_TEXT + 8];
+        assert!(check_size(&out, 8).is_ok());
+        assert!(check_size(&out, 7).is_err());
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use super::{
     Form,
-    nested::{Bad, Physical, Text, align_up, bad, is_space, quote_tail, u32_at},
+    nested::{Bad, Physical, Text, align_up, bad, check_size, is_space, quote_tail, u32_at},
 };
 
 const EMPTY: u8 = 0x01;
@@ -38,7 +38,7 @@ impl RangeForm {
         let flags_at = 8 + count.saturating_sub(1).saturating_mul(4);
         let flags = payload.get(flags_at..flags_at.saturating_add(count)).ok_or(bad("a multirange is too short"))?;
         let aligned = |at: usize| align_up(at + HEADER, self.physical.align) - HEADER;
-        let mut at = flags_at + count;
+        let (mut at, text) = (flags_at + count, out.len());
         out.push(b'{');
         for (i, &flags) in flags.iter().enumerate() {
             if i > 0 {
@@ -46,6 +46,7 @@ impl RangeForm {
             }
             // Ranges follow each other, each aligned: the lengths need not be read.
             at = self.write_bounds(payload, aligned(at), flags, out)?;
+            check_size(out, text)?;
         }
         out.push(b'}');
         Ok(())
