@@ -1,6 +1,6 @@
 //! What the tests of the methods share: a completer that owns the memory, patterned files, the matrix of methods and
 //! faults, and skips that can be seen.
-#![allow(dead_code, reason = "every test program uses a part")]
+#![allow(dead_code, unreachable_pub, reason = "every test program uses a part")]
 
 use heapscan_io::{
     Completer, Completion, DataFile, FaultPlan, IoConfig, IoMethod, MethodChoice, MethodName, OpenFileOptions, Opened,
