@@ -50,13 +50,13 @@ pub struct MethodStatus {
 pub fn open(config: &IoConfig, completer: Arc<dyn Completer>) -> Result<Opened, IoError> {
     config.check()?;
     let delayer = config.fault.as_ref().and_then(|plan| FaultMethod::delayer(plan, Arc::clone(&completer)));
-    let core = Core {
+    let core = Arc::new(Core {
         completer: delayer.clone().map_or(completer, |delayer| delayer as Arc<dyn Completer>),
         counters: Default::default(),
-        faults: config.fault.clone().map(|plan| Arc::new(Faults::new(plan))),
-    };
+        faults: config.fault.clone().map(Faults::new),
+    });
     let mut opened = match config.method {
-        MethodChoice::Named(name) => open_named(name, config, core).map_err(|(error, _)| error)?,
+        MethodChoice::Named(name) => open_named(name, config, core)?,
         MethodChoice::Auto => open_best(config, core)?,
     };
     opened.report.requested = config.method.to_string();
@@ -71,31 +71,30 @@ pub fn open(config: &IoConfig, completer: Arc<dyn Completer>) -> Result<Opened, 
     Ok(opened)
 }
 
-type Attempt = Result<Opened, (IoError, Option<Core>)>;
-
-fn open_best(config: &IoConfig, mut core: Core) -> Result<Opened, IoError> {
+fn open_best(config: &IoConfig, core: Arc<Core>) -> Result<Opened, IoError> {
     let mut reasons = Vec::new();
-    let mut last = None;
-    for name in [MethodName::IoUring, MethodName::Worker, MethodName::Sync] {
-        match open_named(name, config, core) {
+    for name in [MethodName::IoUring, MethodName::Worker] {
+        match open_named(name, config, Arc::clone(&core)) {
             Ok(mut opened) => {
-                opened.report.why = (!reasons.is_empty()).then(|| reasons.join("; "));
+                opened.report.why = join(&reasons);
                 return Ok(opened);
             }
-            Err((error, None)) => return Err(error),
-            Err((error, Some(given_back))) => {
+            Err(error) => {
                 tracing::info!("{error}");
                 reasons.push(error.to_string());
-                last = Some(error);
-                core = given_back;
             }
         }
     }
-    // `sync` cannot fail, so this is not reached; but if it did, this is the truth.
-    Err(last.unwrap_or_else(|| IoError::Setting("no IO method works here".to_owned())))
+    let mut opened = open_named(MethodName::Sync, config, core)?;
+    opened.report.why = join(&reasons);
+    Ok(opened)
 }
 
-fn open_named(name: MethodName, config: &IoConfig, core: Core) -> Attempt {
+fn join(reasons: &[String]) -> Option<String> {
+    (!reasons.is_empty()).then(|| reasons.join("; "))
+}
+
+fn open_named(name: MethodName, config: &IoConfig, core: Arc<Core>) -> Result<Opened, IoError> {
     let report = |details| MethodReport { requested: String::new(), used: name.to_string(), why: None, details };
     let lanes = ("lanes".to_owned(), config.lane_count().to_string());
     match name {
@@ -115,17 +114,15 @@ fn open_named(name: MethodName, config: &IoConfig, core: Core) -> Attempt {
             if let Some(cpus) = &config.worker_cpus {
                 details.push(("worker_cpus".to_owned(), format!("{cpus:?}")));
             }
-            match WorkerMethod::new(config, core) {
-                Ok(method) => Ok(Opened { method: Box::new(method), report: report(details) }),
-                Err((error, core)) => Err((error, core)),
-            }
+            let method = WorkerMethod::new(config, core)?;
+            Ok(Opened { method: Box::new(method), report: report(details) })
         }
         #[cfg(feature = "io_uring")]
-        MethodName::IoUring => match crate::method::io_uring::IoUringMethod::new(config, core) {
-            Ok((method, details)) => Ok(Opened { method: Box::new(method), report: report(details) }),
-            Err((error, core)) => Err((error, Some(core))),
-        },
-        name => Err((not_compiled_in(name), Some(core))),
+        MethodName::IoUring => {
+            let (method, details) = crate::method::io_uring::IoUringMethod::new(config, core)?;
+            Ok(Opened { method: Box::new(method), report: report(details) })
+        }
+        name => Err(not_compiled_in(name)),
     }
 }
 

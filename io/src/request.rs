@@ -79,6 +79,7 @@ pub struct Completion {
     /// The tag of the request.
     pub tag: u64,
     /// Bytes that were read from the start of the request on. Fewer than asked for and no error: the file ends there.
+    /// Memory behind them is unspecified: a direct read may zero the rest of the sector or page in which the file ends.
     pub bytes: usize,
     /// Why the rest was not read.
     pub error: Option<ReadError>,

@@ -28,7 +28,7 @@ pub(crate) const RWF_DONTCACHE: i32 = 0x80;
 pub(crate) struct Core {
     pub(crate) completer: Arc<dyn Completer>,
     pub(crate) counters: Counters,
-    pub(crate) faults: Option<Arc<Faults>>,
+    pub(crate) faults: Option<Faults>,
 }
 
 /// What to do after an answer.

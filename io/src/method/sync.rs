@@ -6,16 +6,19 @@ use crate::{
     stats::{add, add_time},
     transfer::{Core, Step, Transfer},
 };
-use std::time::{Duration, Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 pub(crate) struct SyncMethod {
-    core: Core,
+    core: Arc<Core>,
     /// Others may wait for what one thread is reading just now.
     lanes: Box<[Gate]>,
 }
 
 impl SyncMethod {
-    pub(crate) fn new(core: Core, lanes: usize) -> Self {
+    pub(crate) fn new(core: Arc<Core>, lanes: usize) -> Self {
         Self { core, lanes: (0..lanes).map(|_| Gate::default()).collect() }
     }
 }

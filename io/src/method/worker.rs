@@ -29,7 +29,7 @@ struct Job {
 
 /// What the workers need; outlives the method while a worker is stuck in a read.
 struct Shared {
-    core: Core,
+    core: Arc<Core>,
     gates: Box<[Gate]>,
     /// Workers that wait for a job.
     idle: AtomicUsize,
@@ -52,8 +52,7 @@ pub(crate) struct WorkerMethod {
 }
 
 impl WorkerMethod {
-    /// On failure gives the core back, unless threads that were started may still hold it.
-    pub(crate) fn new(config: &IoConfig, core: Core) -> Result<Self, (IoError, Option<Core>)> {
+    pub(crate) fn new(config: &IoConfig, core: Arc<Core>) -> Result<Self, IoError> {
         let (min, max) = config.worker_bounds();
         let lanes = config.lane_count();
         let (queue, jobs) = bounded(config.io_max_concurrency as usize * lanes);
@@ -81,11 +80,7 @@ impl WorkerMethod {
                 let reason = format!(
                     "cannot start {min} threads: {error}: lower io_workers or raise the limit on threads (ulimit -u, pids.max)"
                 );
-                let shared = Arc::clone(&method.shared);
-                // Joins the threads that did start, so that nobody else has the core.
-                drop(method);
-                let core = Arc::into_inner(shared).map(|shared| shared.core);
-                return Err((IoError::Unavailable { method: MethodName::Worker, reason }, core));
+                return Err(IoError::Unavailable { method: MethodName::Worker, reason });
             }
         }
         Ok(method)

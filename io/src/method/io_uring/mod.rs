@@ -4,6 +4,8 @@ mod files;
 mod lane;
 mod setup;
 mod slots;
+#[cfg(test)]
+mod tests;
 
 use self::{
     files::FileTable,
@@ -16,7 +18,7 @@ use crate::{
 };
 use std::{
     ptr::NonNull,
-    sync::{Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
@@ -26,7 +28,7 @@ const REGISTERED_BYTES_MAX: usize = 1 << 30;
 const BUFFER_PLACES: u16 = 1024;
 
 pub(crate) struct IoUringMethod {
-    core: Core,
+    core: Arc<Core>,
     lanes: Vec<Lane>,
     drain_timeout: Duration,
     forks: u64,
@@ -43,14 +45,14 @@ pub(crate) fn probe(config: &IoConfig) -> Result<(), String> {
 }
 
 impl IoUringMethod {
-    pub(crate) fn new(config: &IoConfig, core: Core) -> Result<(Self, Details), (IoError, Core)> {
+    pub(crate) fn new(config: &IoConfig, core: Arc<Core>) -> Result<(Self, Details), IoError> {
         let mut lanes = Vec::new();
         let mut details = Details::new();
         let wanted = config.lane_count();
         while lanes.len() < wanted {
             let made = match setup::make(config) {
                 Ok(made) => made,
-                Err(refusal) if lanes.is_empty() => return Err((setup::unavailable(&refusal, config), core)),
+                Err(refusal) if lanes.is_empty() => return Err(setup::unavailable(&refusal, config)),
                 Err(refusal) => {
                     // Fewer lanes serve as well, a little slower.
                     let text = format!("{} of {wanted}: {}", lanes.len(), setup::explain(&refusal, config));
@@ -220,7 +222,7 @@ impl Drop for IoUringMethod {
         if abandoned {
             tracing::warn!("reads are still in flight at the end: their memory is leaked, not freed");
             // The kernel may still write to what the completer owns.
-            std::mem::forget(std::sync::Arc::clone(&self.core.completer));
+            std::mem::forget(Arc::clone(&self.core.completer));
         }
     }
 }
