@@ -81,7 +81,8 @@ fn several_reads_go_in_one_submit() {
     drain(&mut stream, 1).unwrap();
     let m = stream.metrics();
     assert_eq!(m.reads, 400);
-    assert!(m.submits < m.reads, "{m:?}");
+    assert!(m.submits * 3 < m.reads, "{m:?}");
+    assert_eq!(m.max_in_flight, 16);
 }
 
 #[test]
@@ -207,7 +208,7 @@ fn blocks_that_do_not_exist_give_an_error_in_their_turn() {
 }
 
 #[test]
-fn all_block_and_pool_sizes() {
+fn all_pool_sizes() {
     for frames in [1, 2, 3, 5, 8, 16, 17] {
         for when in [When::Inline, When::AtOnce, When::OnWait, When::Threads] {
             let b = bench(frames, when);

@@ -43,7 +43,7 @@ pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub(crate) struct ReadFailure {
     message: String,
     errno: Option<i32>,
-    /// The read failed at this very block. If not, it failed further in front and this block was not tried.
+    /// It is known that this very block cannot be read. If not, another block of the same read may be at fault.
     pub(crate) tried: bool,
 }
 
@@ -392,7 +392,9 @@ impl Completer for Shared {
                             std::io::Error::from_raw_os_error(e.errno)
                         ),
                         errno: Some(e.errno),
-                        tried: i == whole,
+                        // A kernel may refuse a whole read because of one bad block in it: only a read of a single
+                        // block says which one it is.
+                        tried: op.frames.len() == 1,
                     },
                     None => ReadFailure {
                         message: format!(

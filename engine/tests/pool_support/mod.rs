@@ -43,6 +43,8 @@ pub enum Fault {
     Short,
     /// This error, this many times.
     Errno(i32, u32),
+    /// This error for every read that touches the block, without a byte of those in front of it.
+    WholeErrno(i32),
     /// Never ends, and is dropped with the method.
     Never,
 }
@@ -109,6 +111,11 @@ impl Script {
                     let offset = request.offset() + at as u64;
                     error = Some(ReadError { path: request.file().path().to_owned(), offset, errno: *errno });
                     want = at;
+                }
+                Some(Fault::WholeErrno(errno)) => {
+                    let (path, offset) = (request.file().path().to_owned(), request.offset());
+                    error = Some(ReadError { path, offset, errno: *errno });
+                    want = 0;
                 }
                 Some(Fault::Never) => {
                     self.held.lock().unwrap().push(request);
