@@ -124,8 +124,11 @@ pub(super) struct FakeCluster {
     reader: Arc<FakeReader>,
 }
 
-/// The columns of the catalogs that describe themselves in `pg_attribute` only: name, type, length, alignment.
-const COLUMNS: [(u32, &str, &[(&str, u32, i16, u8)]); 12] = [
+/// A column: name, type, length, alignment.
+type Column = (&'static str, u32, i16, u8);
+
+/// The catalogs that only `pg_attribute` describes.
+const COLUMNS: [(u32, &str, &[Column]); 12] = [
     (
         1247,
         "pg_type",
@@ -216,10 +219,9 @@ impl FakeCluster {
     }
 
     /// Puts another control file in place; `change` sets fields by offset.
-    fn set_control(&self, change: impl FnOnce(&mut control::tests::Writer)) {
+    fn set_control(&self, change: impl FnOnce(&mut control::tests::Writer) -> &mut control::tests::Writer) {
         let mut writer = control::tests::Writer::release(VERSION);
-        change(&mut writer);
-        self.write("global/pg_control", &writer.finish());
+        self.write("global/pg_control", &change(&mut writer).finish());
     }
 
     fn add_database(&self, oid: u32, name: &str) {

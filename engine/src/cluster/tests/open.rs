@@ -90,7 +90,7 @@ fn the_lock_file_of_a_dead_server_can() {
 fn unclean_clusters_are_refused_with_a_recipe() {
     for state in [0, 3, 4, 5, 6] {
         let fake = FakeCluster::new();
-        fake.set_control(|control| drop(control.u32(16, state)));
+        fake.set_control(|control| control.u32(16, state));
         let (kind, message) = refusal(&fake);
         assert_eq!(kind, ErrorKind::Unclean);
         assert!(message.contains("not shut down cleanly") && message.contains("start a server"), "{message}");
@@ -105,7 +105,7 @@ fn unclean_clusters_are_refused_with_a_recipe() {
         assert_eq!(overridden(&fake).len(), 1);
     }
     let fake = FakeCluster::new();
-    fake.set_control(|control| drop(control.u64(152, 0x0200_0028)));
+    fake.set_control(|control| control.u64(152, 0x0200_0028));
     assert_eq!(refusal(&fake).0, ErrorKind::Unclean);
 }
 
@@ -113,7 +113,7 @@ fn unclean_clusters_are_refused_with_a_recipe() {
 fn standbys_are_named() {
     let fake = FakeCluster::new();
     fake.write("standby.signal", b"");
-    fake.set_control(|control| drop(control.u32(16, 2)));
+    fake.set_control(|control| control.u32(16, 2));
     let cluster = fake.open(OpenOptions::default()).expect("a standby at rest");
     assert_eq!(cluster.control().state, ClusterState::ShutDownInRecovery);
     assert_eq!(cluster.warnings().len(), 2);
@@ -122,7 +122,7 @@ fn standbys_are_named() {
 #[test]
 fn checksums_that_are_being_switched_are_named() {
     let fake = FakeCluster::new();
-    fake.set_control(|control| drop(control.u32(252, 2)));
+    fake.set_control(|control| control.u32(252, 2));
     let cluster = fake.open(OpenOptions::default()).expect("a cluster at rest");
     assert!(cluster.warnings().len() == 1 && cluster.warnings()[0].contains("checksums"), "{:?}", cluster.warnings());
 }

@@ -187,7 +187,7 @@ fn unlogged_tables_are_empty_after_a_crash() {
         (info.reset_by_crash, fork.blocks())
     };
     assert_eq!(blocks(OpenOptions::default()), (false, 2));
-    fake.set_control(|control| drop(control.u32(16, 6)));
+    fake.set_control(|control| control.u32(16, 6));
     assert_eq!(blocks(OpenOptions { allow_unclean: true, ..OpenOptions::default() }), (true, 0));
 }
 
