@@ -17,6 +17,8 @@ mod reg_names;
 mod relation;
 mod state;
 mod tablespace;
+#[cfg(test)]
+mod tests;
 mod types;
 
 pub use control::{ChecksumState, ClusterState, ControlFile};
@@ -76,6 +78,8 @@ impl Cluster {
     pub fn open(path: impl AsRef<Path>, options: OpenOptions) -> Result<Self> {
         let path = path.as_ref();
         let folder_version = state::check_folder(path)?;
+        // Before the control file: a running server may be writing it.
+        let lock = state::check_lock(path)?;
         let control = ControlFile::read(path)?;
         if control.major_version != folder_version {
             return Err(Error::new(
@@ -88,7 +92,7 @@ impl Cluster {
             .with_path(path)
             .with_hint("the folder is a mixture of two clusters, or an upgrade that did not end"));
         }
-        let warnings = state::check_at_rest(path, &control, &options)?;
+        let warnings = state::check_at_rest(path, &control, lock, &options)?;
         let global_map = FilenodeMap::read(&path.join("global"), control.major_version)?;
         Ok(Self { inner: Arc::new(Inner { path: path.to_owned(), control, options, global_map, warnings }) })
     }

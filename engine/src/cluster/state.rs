@@ -3,7 +3,7 @@
 use super::{
     OpenOptions,
     bytes::{is_missing, read_small_file},
-    control::{ClusterState, ControlFile},
+    control::{ChecksumState, ClusterState, ControlFile},
 };
 use crate::{Error, ErrorKind, Result};
 use nix::{errno::Errno, sys::signal::kill, unistd::Pid};
@@ -45,11 +45,16 @@ fn parse_version(bytes: &[u8]) -> Result<u32> {
     Err(Error::new(ErrorKind::NotACluster, format!("{text:?} is no version of PostgreSQL")))
 }
 
-/// Checks that no server has the cluster, and that nothing waits to be recovered; returns what is worth a warning.
+/// Checks that nothing waits to be recovered; returns what is worth a warning. `lock` is what [`check_lock`] found.
 ///
 /// # Errors
-/// `ServerRunning`, `Unclean`, `Unsupported` (encrypted), `Io`.
-pub(super) fn check_at_rest(path: &Path, control: &ControlFile, options: &OpenOptions) -> Result<Vec<String>> {
+/// `ServerRunning` (of a server that died), `Unclean`, `Unsupported` (encrypted), `Io`.
+pub(super) fn check_at_rest(
+    path: &Path,
+    control: &ControlFile,
+    lock: Option<Error>,
+    options: &OpenOptions,
+) -> Result<Vec<String>> {
     let mut warnings = Vec::new();
     check_encryption(path)?;
     let mut unclean = |error: Error| {
@@ -59,7 +64,7 @@ pub(super) fn check_at_rest(path: &Path, control: &ControlFile, options: &OpenOp
         }
         Err(error.with_hint(RECIPE))
     };
-    if let Some(error) = stale_lock(path)? {
+    if let Some(error) = lock {
         unclean(error)?;
     }
     for name in ["backup_label", "tablespace_map"] {
@@ -85,11 +90,17 @@ pub(super) fn check_at_rest(path: &Path, control: &ControlFile, options: &OpenOp
     if control.state == ClusterState::ShutDownInRecovery {
         warnings.push("was shut down in recovery: a standby, which may lag behind its primary".to_owned());
     }
+    if control.checksums == ChecksumState::InProgress {
+        warnings.push("data checksums were being switched on or off: a mismatch proves nothing".to_owned());
+    }
     Ok(warnings)
 }
 
-/// `Err` if a server runs; an error to be weighed if one seems to have run and died.
-fn stale_lock(path: &Path) -> Result<Option<Error>> {
+/// Looks for a server's lock file. `Err` if the server runs; an error to be weighed if one seems to have run and died.
+///
+/// # Errors
+/// `ServerRunning`, `Io`.
+pub(super) fn check_lock(path: &Path) -> Result<Option<Error>> {
     let lock = path.join("postmaster.pid");
     let Some(bytes) = read_small_file(&lock, 4096)? else {
         return Ok(None);
