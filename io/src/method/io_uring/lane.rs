@@ -354,7 +354,8 @@ impl Lane {
 
     /// Becomes the leader, unless somebody is.
     fn lead(&self) -> Option<Office<'_>> {
-        self.led.compare_exchange(false, true, Ordering::SeqCst, Ordering::SeqCst).is_ok().then_some(Office(self))
+        // Not `then_some`: it would make, and drop, an office also for those who do not get it.
+        self.led.compare_exchange(false, true, Ordering::SeqCst, Ordering::SeqCst).is_ok().then(|| Office(self))
     }
 
     /// Delivers what is there. No system call, unless a read has to be asked again or the device is polled.
