@@ -153,7 +153,10 @@ impl DataFile {
     }
 
     /// Unique in this process, unlike the descriptor, which is used again.
-    #[cfg_attr(not(feature = "io_uring"), expect(dead_code, reason = "only rings keep tables of files"))]
+    #[cfg_attr(
+        not(any(feature = "io_uring", feature = "tokio_uring")),
+        expect(dead_code, reason = "only rings keep tables of files")
+    )]
     pub(crate) fn id(&self) -> u64 {
         self.id
     }

@@ -122,10 +122,17 @@ fn open_named(name: MethodName, config: &IoConfig, core: Arc<Core>) -> Result<Op
             let (method, details) = crate::method::io_uring::IoUringMethod::new(config, core)?;
             Ok(Opened { method: Box::new(method), report: report(details) })
         }
+        #[cfg(feature = "tokio_uring")]
+        MethodName::TokioUring => {
+            let (method, details) = crate::method::tokio_uring::TokioUringMethod::new(config, core)?;
+            Ok(Opened { method: Box::new(method), report: report(details) })
+        }
+        #[cfg(not(all(feature = "io_uring", feature = "tokio_uring")))]
         name => Err(not_compiled_in(name)),
     }
 }
 
+#[cfg(not(all(feature = "io_uring", feature = "tokio_uring")))]
 fn not_compiled_in(method: MethodName) -> IoError {
     IoError::Unavailable { method, reason: format!("not compiled in: build with the cargo feature {method}") }
 }
@@ -137,11 +144,16 @@ pub fn probe_all() -> Vec<MethodStatus> {
 
 /// [`probe_all`] under the limits and the procfs of `config`.
 pub fn probe_all_with(config: &IoConfig) -> Vec<MethodStatus> {
+    // Without any ring in this build nothing depends on it.
+    let _ = config;
     let status = |name: MethodName| {
         let (compiled_in, outcome) = match name {
             MethodName::Sync | MethodName::Worker => (true, Ok(())),
             #[cfg(feature = "io_uring")]
             MethodName::IoUring => (true, crate::method::io_uring::probe(config)),
+            #[cfg(feature = "tokio_uring")]
+            MethodName::TokioUring => (true, crate::method::tokio_uring::probe(config)),
+            #[cfg(not(all(feature = "io_uring", feature = "tokio_uring")))]
             name => (false, Err(format!("not compiled in: build with the cargo feature {name}"))),
         };
         MethodStatus { name: name.to_string(), compiled_in, usable: outcome.is_ok(), reason: outcome.err() }

@@ -124,14 +124,23 @@ impl Transfer {
         }
     }
 
+    #[cfg_attr(
+        not(any(feature = "io_uring", feature = "tokio_uring")),
+        expect(dead_code, reason = "only rings look into transfers")
+    )]
     pub(crate) fn request(&self) -> &Request {
         &self.request
     }
 
+    #[cfg_attr(not(feature = "io_uring"), expect(dead_code, reason = "only rings look into transfers"))]
     pub(crate) fn started(&self) -> Instant {
         self.started
     }
 
+    #[cfg_attr(
+        not(any(feature = "io_uring", feature = "tokio_uring")),
+        expect(dead_code, reason = "only rings look into transfers")
+    )]
     pub(crate) fn iovecs(&self) -> &[libc::iovec] {
         &self.iovecs
     }

@@ -6,7 +6,11 @@ use std::{path::PathBuf, ptr::NonNull, time::Duration};
 pub(crate) mod gate;
 #[cfg(feature = "io_uring")]
 pub(crate) mod io_uring;
+#[cfg(any(feature = "io_uring", feature = "tokio_uring"))]
+mod ring_errors;
 pub(crate) mod sync;
+#[cfg(feature = "tokio_uring")]
+pub(crate) mod tokio_uring;
 pub(crate) mod worker;
 
 /// How a wait ended.

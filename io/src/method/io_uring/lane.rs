@@ -35,6 +35,16 @@ pub(super) struct FixedBuffer {
     pub(super) index: u16,
 }
 
+/// The office of the leader; given up when it is dropped, also by a completer that panics.
+struct Office<'a>(&'a Lane);
+
+impl Drop for Office<'_> {
+    fn drop(&mut self) {
+        self.0.led.store(false, Ordering::SeqCst);
+        self.0.gate.notify();
+    }
+}
+
 /// Settings of a lane.
 pub(super) struct LaneSettings {
     pub(super) async_rule: AsyncRule,
@@ -342,20 +352,18 @@ impl Lane {
         self.in_flight.fetch_sub(1, Ordering::SeqCst);
     }
 
-    fn lead(&self) -> bool {
-        self.led.compare_exchange(false, true, Ordering::SeqCst, Ordering::SeqCst).is_ok()
-    }
-
-    fn resign(&self) {
-        self.led.store(false, Ordering::SeqCst);
-        self.gate.notify();
+    /// Becomes the leader, unless somebody is.
+    fn lead(&self) -> Option<Office<'_>> {
+        // Not `then_some`: it would make, and drop, an office also for those who do not get it.
+        self.led.compare_exchange(false, true, Ordering::SeqCst, Ordering::SeqCst).is_ok().then(|| Office(self))
     }
 
     /// Delivers what is there. No system call, unless a read has to be asked again or the device is polled.
     pub(super) fn reap(&self, core: &Core) -> usize {
-        if self.in_flight() == 0 || !self.lead() {
+        if self.in_flight() == 0 {
             return 0;
         }
+        let Some(_office) = self.lead() else { return 0 };
         if self.settings.iopoll {
             // Polled completions are found by looking, and only the kernel can look.
             let _ = self.enter_wait(Duration::ZERO, 0);
@@ -364,7 +372,6 @@ impl Lane {
         if self.queued.load(Ordering::SeqCst) > 0 {
             self.flush_as_leader(core);
         }
-        self.resign();
         delivered
     }
 
@@ -431,9 +438,9 @@ impl Lane {
             if done() {
                 break WaitOutcome::Done;
             }
-            if self.lead() {
+            if let Some(office) = self.lead() {
                 let holds = self.wait_as_leader(done, deadline, &mut blocked_since, core);
-                self.resign();
+                drop(office);
                 if holds {
                     break WaitOutcome::Done;
                 }

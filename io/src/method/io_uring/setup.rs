@@ -1,8 +1,8 @@
 //! Making rings: flags, limits, the probe read, and words for what can go wrong.
 
-use crate::{IoConfig, IoError, MethodName, config::cpu_count};
+use crate::{IoConfig, IoError, MethodName, config::cpu_count, method::ring_errors};
 use io_uring::{IoUring, opcode, types};
-use std::{fs::File, io, os::fd::AsRawFd, path::Path, time::Duration};
+use std::{fs::File, io, os::fd::AsRawFd, time::Duration};
 
 /// Fewest entries of a ring: below this, halving the depth because of a memory limit stops.
 const ENTRIES_MIN: u32 = 8;
@@ -100,12 +100,12 @@ pub(super) fn make(config: &IoConfig) -> Result<Made, Refused> {
         // Without them no bounded wait, or lost completions (before Linux 5.11).
         return Err(Refused { what: "io_uring_setup features EXT_ARG and NODROP", errno: libc::EOPNOTSUPP });
     }
-    probe(&ring, &config.proc_root)?;
+    probe(&ring)?;
     Ok(Made { ring, flags, depth, iopoll: false })
 }
 
 /// A no-op, then the first bytes of a file of which we know that it exists: this program.
-fn probe(ring: &IoUring, _proc_root: &Path) -> Result<(), Refused> {
+fn probe(ring: &IoUring) -> Result<(), Refused> {
     let answer = ask_once(ring, &opcode::Nop::new().build(), 1).map_err(refused("io_uring_enter"))?;
     if answer < 0 {
         return Err(Refused { what: "a no-op", errno: -answer });
@@ -176,52 +176,11 @@ fn ask_once(ring: &IoUring, entry: &io_uring::squeue::Entry, user_data: u64) -> 
 pub(super) fn explain(refusal: &Refused, config: &IoConfig) -> String {
     let Refused { what, errno } = *refusal;
     let error = io::Error::from_raw_os_error(errno);
-    format!("{what} failed: {error}; {}", likely_cause(errno, config))
+    format!("{what} failed: {error}; {}", ring_errors::likely_cause(errno, config))
 }
 
 pub(super) fn unavailable(refusal: &Refused, config: &IoConfig) -> IoError {
     IoError::Unavailable { method: MethodName::IoUring, reason: explain(refusal, config) }
-}
-
-fn likely_cause(errno: i32, config: &IoConfig) -> String {
-    let sysctl = std::fs::read_to_string(config.proc_root.join("sys/kernel/io_uring_disabled"));
-    match sysctl.as_deref().map(str::trim) {
-        Ok("2") => {
-            return "sysctl kernel.io_uring_disabled is 2 (off for everybody): set it to 0, or use io_method worker"
-                .to_owned();
-        }
-        Ok("1") => {
-            return "sysctl kernel.io_uring_disabled is 1 (only for CAP_SYS_ADMIN and the group in kernel.io_uring_group): \
-                    join that group, set it to 0, or use io_method worker"
-                .to_owned();
-        }
-        _ => {}
-    }
-    match errno {
-        libc::ENOMEM => {
-            let (soft, hard) =
-                nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_MEMLOCK).unwrap_or((0, 0));
-            format!(
-                "likely the limit on locked memory, which all processes of a user share: RLIMIT_MEMLOCK is {soft} (hard {hard}) bytes \
-                 for {} rings of {} entries: raise it (ulimit -l, LimitMEMLOCK), lower lanes or io_max_concurrency, or use io_method worker",
-                config.lane_count(),
-                config.io_max_concurrency
-            )
-        }
-        libc::EMFILE | libc::ENFILE => {
-            "too many open files: raise the limit (ulimit -n) or use io_method worker".to_owned()
-        }
-        libc::ENOSYS if sysctl.is_err() => {
-            "this kernel has no io_uring (CONFIG_IO_URING), or a seccomp filter hides it: use io_method worker"
-                .to_owned()
-        }
-        libc::EINVAL => "this kernel refuses the ring's settings: use io_method worker".to_owned(),
-        _ => {
-            "likely a seccomp filter (the default of Docker and containerd): allow io_uring_setup, io_uring_enter and \
-              io_uring_register in the profile, or use io_method worker"
-                .to_owned()
-        }
-    }
 }
 
 /// Bounds the kernel's workers for a ring (by default there may be thousands) and says so.

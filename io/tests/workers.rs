@@ -1,0 +1,67 @@
+//! The pool of threads of `worker`: it grows under a backlog, and a full queue is not waited for.
+
+mod common;
+
+use common::{Board, config, pattern_file, wait_for};
+use heapscan_io::{IoConfig, MethodName, open};
+use std::sync::{Arc, Mutex};
+
+/// Tests here count threads of this process.
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn workers() -> usize {
+    let tasks = std::fs::read_dir("/proc/self/task").expect("tasks");
+    let name = |task: std::io::Result<std::fs::DirEntry>| std::fs::read_to_string(task.ok()?.path().join("comm")).ok();
+    tasks.filter_map(name).filter(|name| name.starts_with("heapscan-io-")).count()
+}
+
+/// Waits until the number of workers is in `range`: a thread takes its name only when it first runs.
+fn assert_workers(range: std::ops::RangeInclusive<usize>) {
+    let end = std::time::Instant::now() + common::LONG;
+    while !range.contains(&workers()) {
+        assert!(std::time::Instant::now() < end, "{} workers, not {range:?}", workers());
+        std::thread::sleep(std::time::Duration::from_millis(2));
+    }
+}
+
+#[test]
+fn workers_are_added_under_a_backlog_and_end_with_the_method() {
+    let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let board = Board::new();
+    let settings = IoConfig {
+        io_workers: None,
+        io_min_workers: Some(1),
+        io_max_workers: Some(4),
+        io_max_concurrency: 64,
+        ..config(MethodName::Worker, "")
+    };
+    let opened = open(&settings, Arc::clone(&board) as _).expect("threads");
+    let file = pattern_file(1 << 20);
+    let data = file.open();
+    let mut batch: Vec<_> = (0..100).map(|_| board.request(&data, 0, 1 << 20, 8192)).collect();
+    opened.method.submit(0, &mut batch);
+    assert_workers(2..=4);
+    wait_for(&*opened.method, 0, &board, 100);
+    assert!(workers() <= 4, "never more than io_max_workers");
+    drop(opened);
+    assert_workers(0..=0);
+    (0..100).for_each(|tag| board.check(tag, 0, 1 << 20, file.size));
+}
+
+#[test]
+fn a_full_queue_runs_in_the_submitting_thread() {
+    let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let board = Board::new();
+    let settings =
+        IoConfig { io_workers: Some(1), io_max_concurrency: 1, lanes: Some(1), ..config(MethodName::Worker, "") };
+    let opened = open(&settings, Arc::clone(&board) as _).expect("threads");
+    assert_workers(1..=1);
+    let file = pattern_file(1 << 20);
+    let data = file.open();
+    let mut batch: Vec<_> = (0..50).map(|_| board.request(&data, 0, 1 << 20, 8192)).collect();
+    opened.method.submit(0, &mut batch);
+    wait_for(&*opened.method, 0, &board, 50);
+    let stats = opened.method.stats();
+    assert!(stats.inline_full > 0 && stats.requests == 50, "{stats:?}");
+    (0..50).for_each(|tag| board.check(tag, 0, 1 << 20, file.size));
+}
