@@ -49,4 +49,4 @@ pub use types::copy;
 pub use heapscan_io::{
     FaultPlan, IoConfig, IoStats, MethodChoice, MethodName, MethodReport, MethodStatus, probe_all as probe_methods,
 };
-pub use pool::HugePages;
+pub use heapscan_placement::memory::HugePages;

@@ -1,7 +1,7 @@
 //! What a user can set, with PostgreSQL's names and defaults.
 
 use heapscan_io::IoConfig;
-use crate::pool::HugePages;
+use heapscan_placement::memory::HugePages;
 use std::{fmt, str::FromStr};
 
 /// Whether the checksum of each page that was read is verified.

@@ -43,9 +43,9 @@ fn compare(engine: &Engine, snapshot: &Snapshot, crashed: bool, label: &str, pro
         let what = format!("{label} {}.{}", oracle.schema, oracle.name);
         if let Some(reason) = not_offered(&oracle.name) {
             if !crashed {
-                let error = database.table(&format!("oid:{}", oracle.oid)).and_then(|t| {
-                    t.scan().write_rows(RowFormat::Text, &mut std::io::sink())
-                });
+                let error = database
+                    .table(&format!("oid:{}", oracle.oid))
+                    .and_then(|t| t.scan().write_rows(RowFormat::Text, &mut std::io::sink()));
                 assert!(error.is_err(), "{what}: {reason}, yet it is printed");
             }
             continue;
@@ -81,9 +81,7 @@ fn first_difference(printed: &[u8], expected: &[u8]) -> String {
             (x, y) if x == y => {}
             (x, y) => {
                 let show = |line: Option<&[u8]>| {
-                    line.map_or("nothing".to_owned(), |l| {
-                        String::from_utf8_lossy(&l[..l.len().min(300)]).into_owned()
-                    })
+                    line.map_or("nothing".to_owned(), |l| String::from_utf8_lossy(&l[..l.len().min(300)]).into_owned())
                 };
                 return format!("line {line}: printed {:?}, expected {:?}", show(x), show(y));
             }

@@ -1,7 +1,7 @@
 //! Settings of a pool.
 
-use super::memory::HugePages;
 use crate::{Error, ErrorKind, Result};
+use heapscan_placement::memory::HugePages;
 use std::time::Duration;
 
 /// Settings of a [`BufferPool`](super::BufferPool).

@@ -134,14 +134,13 @@ impl MappingTable {
 
 #[cfg(test)]
 mod tests {
-    use super::{
-        super::memory::{HugePages, MapOptions},
-        *,
-    };
+    use super::*;
+    use heapscan_placement::memory::{HugePages, MapOptions};
     use std::collections::HashSet;
 
     fn setup(count: u32) -> (Frames, MappingTable) {
-        let frames = Frames::new(count, 1, 4096, &MapOptions { huge_pages: HugePages::Off }).unwrap();
+        let frames =
+            Frames::new(count, 1, 4096, MapOptions { huge_pages: HugePages::Off, ..MapOptions::default() }).unwrap();
         (frames, MappingTable::new(count))
     }
 

@@ -10,7 +10,6 @@
 mod config;
 mod inflight;
 mod mapping;
-mod memory;
 mod metrics;
 mod page;
 mod partition;
@@ -22,7 +21,6 @@ mod wait;
 
 pub use config::PoolConfig;
 pub use inflight::OutstandingRead;
-pub use memory::HugePages;
 pub use metrics::{PoolMetrics, ReadMetrics};
 pub use page::PinnedPage;
 pub use shared::RelationId;
@@ -36,7 +34,7 @@ pub(crate) use strategy::Ring;
 
 use crate::{Error, ErrorKind, RelationFork, Result};
 use heapscan_io::{Completer, IoMethod};
-use memory::MapOptions;
+use heapscan_placement::memory::{MapOptions, MapReport};
 use partition::Frames;
 use shared::Shared;
 use std::{
@@ -74,8 +72,8 @@ impl BufferPool {
         open_method: impl FnOnce(Arc<dyn Completer>) -> Result<Box<dyn IoMethod>>,
     ) -> Result<Self> {
         let count = config.frames()?;
-        let options = MapOptions { huge_pages: config.huge_pages };
-        let frames = Frames::new(count, config.partitions, config.block_size, &options)?;
+        let options = MapOptions { huge_pages: config.huge_pages, ..MapOptions::default() };
+        let frames = Frames::new(count, config.partitions, config.block_size, options)?;
         let shared = Arc::new(Shared::new(frames));
         let method = open_method(Arc::clone(&shared) as Arc<dyn Completer>)?;
         let session = Arc::new(Session::new(Arc::clone(&shared), 0));
@@ -185,6 +183,11 @@ impl BufferPool {
             stale_completions: self.shared.stale_completions.load(Ordering::Relaxed),
             totals,
         }
+    }
+
+    /// What memory each partition's frames got: the kind of pages, and why not the kind that was asked for.
+    pub fn memory_reports(&self) -> Vec<MapReport> {
+        self.shared.frames.memory_reports().cloned().collect()
     }
 
     /// Counters of the IO method.

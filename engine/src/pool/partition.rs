@@ -1,11 +1,9 @@
 //! Frames and their descriptors, in partitions that each have a clock hand of their own.
 
-use super::{
-    memory::{MapOptions, Mapping},
-    state::{FrameCore, MAX_USAGE, Tick, Word},
-};
-use crate::Result;
+use super::state::{FrameCore, MAX_USAGE, Tick, Word};
+use crate::{Error, ErrorKind, Result};
 use crossbeam_utils::CachePadded;
+use heapscan_placement::memory::{MapError, MapOptions, MapReport, Mapping, PageKind};
 use std::{
     ptr::NonNull,
     sync::{
@@ -13,6 +11,21 @@ use std::{
         atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering},
     },
 };
+
+/// Maps frame memory. Explicit huge pages are populated at once, because only then others can take their place when they
+/// cannot be had after all; other memory is populated when it is first used.
+fn map(len: usize, options: MapOptions) -> Result<Mapping> {
+    let mut memory = Mapping::new(len, options).map_err(refused)?;
+    if matches!(memory.report().used, PageKind::Huge(_)) {
+        memory.populate_all().map_err(refused)?;
+    }
+    Ok(memory)
+}
+
+fn refused(error: MapError) -> Error {
+    Error::new(ErrorKind::Limit, error.to_string())
+        .with_hint("lower shared_buffers, or raise the memory limit of the process or container")
+}
 
 /// No frame: the end of a hash chain, an empty slot.
 pub(crate) const NO_FRAME: u32 = u32::MAX;
@@ -57,8 +70,8 @@ pub(crate) struct Partition {
 }
 
 impl Partition {
-    fn new(first: u32, count: u32, block_size: u32, options: &MapOptions) -> Result<Self> {
-        let memory = Mapping::new(count as usize * block_size as usize, options)?;
+    fn new(first: u32, count: u32, block_size: u32, options: MapOptions) -> Result<Self> {
+        let memory = map(count as usize * block_size as usize, options)?;
         let chunks = memory.len().div_ceil(POPULATE_BYTES);
         Ok(Self {
             first,
@@ -119,7 +132,7 @@ impl Partition {
             let _guard = self.populate.lock().unwrap_or_else(PoisonError::into_inner);
             if !flag.load(Ordering::Acquire) {
                 let from = chunk * POPULATE_BYTES;
-                self.memory.populate(from..(from + POPULATE_BYTES).min(self.memory.len()))?;
+                self.memory.populate(from..(from + POPULATE_BYTES).min(self.memory.len())).map_err(refused)?;
                 flag.store(true, Ordering::Release);
             }
         }
@@ -154,7 +167,7 @@ pub(crate) struct Frames {
 }
 
 impl Frames {
-    pub(crate) fn new(count: u32, partitions: u32, block_size: u32, options: &MapOptions) -> Result<Self> {
+    pub(crate) fn new(count: u32, partitions: u32, block_size: u32, options: MapOptions) -> Result<Self> {
         let per_partition = count.div_ceil(partitions.clamp(1, count));
         let partitions = (0..count)
             .step_by(per_partition as usize)
@@ -171,9 +184,14 @@ impl Frames {
         self.block_size as usize
     }
 
+    /// What memory each partition got.
+    pub(crate) fn memory_reports(&self) -> impl Iterator<Item = &MapReport> {
+        self.partitions.iter().map(|p| p.memory.report())
+    }
+
     /// How many partitions have their memory on reserved huge pages.
     pub(crate) fn huge_partitions(&self) -> usize {
-        self.partitions.iter().filter(|p| p.memory.is_huge()).count()
+        self.partitions.iter().filter(|p| matches!(p.memory.report().used, PageKind::Huge(_))).count()
     }
 
     pub(crate) fn partitions(&self) -> &[Partition] {
@@ -216,10 +234,12 @@ impl Frames {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::memory::HugePages, super::state::FrameState, *};
+    use super::{super::state::FrameState, *};
+    use heapscan_placement::memory::HugePages;
 
     fn frames(count: u32, partitions: u32) -> Frames {
-        Frames::new(count, partitions, 8192, &MapOptions { huge_pages: HugePages::Off }).unwrap()
+        Frames::new(count, partitions, 8192, MapOptions { huge_pages: HugePages::Off, ..MapOptions::default() })
+            .unwrap()
     }
 
     fn sweep(frames: &Frames, want: usize) -> Vec<u32> {

@@ -98,11 +98,7 @@ impl ScanBuilder {
     fn attributes(&self) -> Result<Vec<usize>> {
         match &self.columns {
             Some(names) => names.iter().map(|name| self.context.attribute(name)).collect(),
-            None => self
-                .context
-                .live()
-                .map(|index| self.context.check_stored(index).map(|()| index))
-                .collect(),
+            None => self.context.live().map(|index| self.context.check_stored(index).map(|()| index)).collect(),
         }
     }
 }
@@ -180,9 +176,9 @@ impl Scan {
         }
         let Some(page) = &self.current else { return Ok(None) };
         // The same bytes were checked in `advance`; this only finds the line pointers again.
-        let valid = self
-            .checked(page)
-            .ok_or_else(|| Error::new(ErrorKind::Corrupt, "the page changed while it was read").with_block(page.block()))?;
+        let valid = self.checked(page).ok_or_else(|| {
+            Error::new(ErrorKind::Corrupt, "the page changed while it was read").with_block(page.block())
+        })?;
         Ok(Some(Page {
             page: valid,
             context: &self.context,

@@ -189,9 +189,7 @@ impl<'a> Row<'a> {
     }
 
     fn column_name(&self, column: usize) -> String {
-        self.columns
-            .get(column)
-            .map_or_else(String::new, |&i| self.context.info.layout.attributes[i].name.clone())
+        self.columns.get(column).map_or_else(String::new, |&i| self.context.info.layout.attributes[i].name.clone())
     }
 
     fn fixed<const N: usize>(&self, column: usize, type_oid: u32, type_name: &str) -> Result<Option<[u8; N]>> {

@@ -138,8 +138,10 @@ impl ChunkSource for PoolChunks {
             _ => {
                 let pool = &tables.engine.pool;
                 let blocks: Vec<u32> = runs.iter().map(|run| run[0].block).collect();
-                let options =
-                    StreamOptions { full: true, ..StreamOptions::new(pool.config(), pool.strategy_for(table.fork.blocks())) };
+                let options = StreamOptions {
+                    full: true,
+                    ..StreamOptions::new(pool.config(), pool.strategy_for(table.fork.blocks()))
+                };
                 let mut stream = ReadStream::new(Arc::clone(pool), table.relation, blocks.into_iter(), options)?;
                 for run in runs {
                     let Some(page) = stream.next_page() else { break };

@@ -3,8 +3,8 @@
 #![allow(unsafe_code, reason = "an IO method writes to the memory of its requests")]
 
 use heapscan::{
-    RelationFork, Result,
-    pool::{BufferPool, HugePages, PinnedPage, PoolConfig, RelationId, Strategy},
+    HugePages, RelationFork, Result,
+    pool::{BufferPool, PinnedPage, PoolConfig, RelationId, Strategy},
     stream::{ReadStream, StreamOptions},
 };
 use heapscan_io::{Completer, Completion, IoMethod, MethodName, OpenFileOptions, ReadError, Request, WaitOutcome};

@@ -98,7 +98,7 @@ pub(crate) struct EngineArgs {
     #[arg(long, default_value = "128MB", value_name = "SIZE", value_parser = size)]
     pub(crate) shared_buffers: u64,
     /// Huge pages for the buffer pool: off, try or on
-    #[arg(long, default_value = "try", value_name = "MODE", value_parser = huge_pages)]
+    #[arg(long, default_value = "try", value_name = "MODE")]
     pub(crate) huge_pages: heapscan::HugePages,
     /// Verify page checksums: auto (when the cluster has them), always or never
     #[arg(long, default_value = "auto", value_name = "MODE")]
@@ -188,15 +188,6 @@ fn size(text: &str) -> Result<u64, String> {
         other => return Err(format!("unknown unit {other:?}: use B, kB, MB, GB or TB")),
     };
     number.checked_mul(factor).ok_or_else(|| format!("{text} is too large"))
-}
-
-fn huge_pages(text: &str) -> Result<heapscan::HugePages, String> {
-    match text {
-        "off" => Ok(heapscan::HugePages::Off),
-        "try" => Ok(heapscan::HugePages::Try),
-        "on" => Ok(heapscan::HugePages::On),
-        _ => Err(format!("{text:?} is none of off, try, on")),
-    }
 }
 
 fn block_range(text: &str) -> Result<(u32, u32), String> {

@@ -19,8 +19,7 @@ pub(crate) fn run(command: &GenerateCommand) -> Result<()> {
         bar.set_length(state.total_rows);
         bar.set_position(state.rows);
     };
-    let options =
-        PgbenchOptions { scale: *scale, tables: *copies, postgres: *version, progress: Some(&mut progress) };
+    let options = PgbenchOptions { scale: *scale, tables: *copies, postgres: *version, progress: Some(&mut progress) };
     let made = generate::pgbench(dir, options).map_err(fixture_error)?;
     bar.finish_and_clear();
     say(&format!("{}: {} rows, {} bytes, database {}", made.data_dir.display(), made.rows, made.bytes, made.database));

@@ -77,8 +77,8 @@ fn options(args: &args::ClusterArgs) -> EngineOptions {
 
 /// Prints `value` as one JSON document to standard output.
 fn print_json(value: &impl serde::Serialize) -> Result<()> {
-    let text = serde_json::to_string_pretty(value)
-        .map_err(|e| Error::new(ErrorKind::Io, format!("cannot make JSON: {e}")))?;
+    let text =
+        serde_json::to_string_pretty(value).map_err(|e| Error::new(ErrorKind::Io, format!("cannot make JSON: {e}")))?;
     print(&format!("{text}\n"))
 }
 

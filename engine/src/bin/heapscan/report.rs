@@ -26,6 +26,8 @@ pub(crate) struct Report {
     scan: ScanStats,
     io: IoStats,
     shared_buffers: u64,
+    /// The kind of pages that the pool lies on, one a partition.
+    memory_pages: Vec<String>,
     mean_read_bytes: f64,
     wall_seconds: f64,
     /// CPU time of the whole process, its threads and the kernel's work for it included.
@@ -49,6 +51,7 @@ impl Report {
             scan: *stats,
             io: engine.io_stats(),
             shared_buffers: engine.options().shared_buffers,
+            memory_pages: engine.pool().memory_reports().iter().map(|r| r.used.to_string()).collect(),
             mean_read_bytes: stats.io.mean_read_bytes(block_size),
             wall_seconds: began.wall.elapsed().as_secs_f64(),
             user_seconds: usage.map_or(0.0, |u| seconds(u.user_time())),
@@ -77,13 +80,34 @@ impl fmt::Display for Report {
         writeln!(f, "rows            {} visible of {} tuples on {} pages", scan.rows, scan.tuples, scan.pages)?;
         writeln!(f, "time            {seconds:.3} s for the scan ({rate:.2} GB/s), {:.3} s in all", self.wall_seconds)?;
         writeln!(f, "CPU             {:.3} s user, {:.3} s system", self.user_seconds, self.system_seconds)?;
-        writeln!(f, "buffers         {} hit, {} read, {} joined, {} evicted, {} ring reuses",
-            io.hits, io.blocks_read, io.joins, io.evictions, io.ring_reuses)?;
-        writeln!(f, "reads           {} of {:.0} kB on average, {:.1} MB; at most {} in flight; {} retries, {} wasted blocks",
-            io.reads, self.mean_read_bytes / 1024.0, io.bytes_read as f64 / 1e6, io.max_in_flight, io.retries, io.wasted)?;
-        writeln!(f, "waits           {} that blocked; {:.3} s in submit, {:.3} s in wait",
-            io.waits, io.submit_nanos as f64 / 1e9, io.wait_nanos as f64 / 1e9)?;
-        writeln!(f, "memory          {:.1} MB resident at most, pool {:.1} MB",
-            self.max_rss as f64 / 1e6, self.shared_buffers as f64 / 1e6)
+        writeln!(
+            f,
+            "buffers         {} hit, {} read, {} joined, {} evicted, {} ring reuses",
+            io.hits, io.blocks_read, io.joins, io.evictions, io.ring_reuses
+        )?;
+        writeln!(
+            f,
+            "reads           {} of {:.0} kB on average, {:.1} MB; at most {} in flight; {} retries, {} wasted blocks",
+            io.reads,
+            self.mean_read_bytes / 1024.0,
+            io.bytes_read as f64 / 1e6,
+            io.max_in_flight,
+            io.retries,
+            io.wasted
+        )?;
+        writeln!(
+            f,
+            "waits           {} that blocked; {:.3} s in submit, {:.3} s in wait",
+            io.waits,
+            io.submit_nanos as f64 / 1e9,
+            io.wait_nanos as f64 / 1e9
+        )?;
+        writeln!(
+            f,
+            "memory          {:.1} MB resident at most, pool {:.1} MB ({})",
+            self.max_rss as f64 / 1e6,
+            self.shared_buffers as f64 / 1e6,
+            self.memory_pages.join(", ")
+        )
     }
 }

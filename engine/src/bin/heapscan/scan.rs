@@ -113,10 +113,13 @@ fn aggregates(
     let mut out = output(args.output.as_deref())?;
     out.write_all(&line).and_then(|()| out.flush()).map_err(|e| {
         let error = Error::new(ErrorKind::Io, format!("cannot write the output: {e}"));
-        in_output(e.raw_os_error().map_or(error.with_source(e), |errno| {
-            Error::new(ErrorKind::Io, format!("cannot write the output: {}", io::Error::from_raw_os_error(errno)))
-                .with_errno(errno)
-        }), args)
+        in_output(
+            e.raw_os_error().map_or(error.with_source(e), |errno| {
+                Error::new(ErrorKind::Io, format!("cannot write the output: {}", io::Error::from_raw_os_error(errno)))
+                    .with_errno(errno)
+            }),
+            args,
+        )
     })?;
     Ok(result.stats)
 }

@@ -38,16 +38,44 @@ pub(crate) enum Accumulator {
     /// `count(*)` and `count(x)`
     Count(u64),
     /// `sum` of integers, and of lengths. The server's result type is bigint (`big`: numeric, for int8).
-    Int { load: Load, sum: i128, any: bool, big: bool },
+    Int {
+        load: Load,
+        sum: i128,
+        any: bool,
+        big: bool,
+    },
     /// `sum(octet_length(x))`: takes lengths.
-    Lengths { sum: i128, any: bool },
+    Lengths {
+        sum: i128,
+        any: bool,
+    },
     /// `min`, `max` of `octet_length(x)`.
-    ExtremeLength { want_max: bool, best: Option<i64> },
-    Float4 { sum: f32, any: bool },
-    Float8 { sum: f64, any: bool },
-    Numeric { sum: NumericSum, any: bool },
-    ExtremeInt { load: Load, want_max: bool, best: Option<i64> },
-    ExtremeFloat { load: Load, want_max: bool, best: Option<f64> },
+    ExtremeLength {
+        want_max: bool,
+        best: Option<i64>,
+    },
+    Float4 {
+        sum: f32,
+        any: bool,
+    },
+    Float8 {
+        sum: f64,
+        any: bool,
+    },
+    Numeric {
+        sum: NumericSum,
+        any: bool,
+    },
+    ExtremeInt {
+        load: Load,
+        want_max: bool,
+        best: Option<i64>,
+    },
+    ExtremeFloat {
+        load: Load,
+        want_max: bool,
+        best: Option<f64>,
+    },
 }
 
 impl Accumulator {

@@ -212,7 +212,12 @@ fn take_column(
 }
 
 #[inline]
-fn sum_page<const N: usize>(page: &ValidPage<'_>, tuples: &[LinePointer], offset: usize, load: fn([u8; N]) -> i64) -> i64 {
+fn sum_page<const N: usize>(
+    page: &ValidPage<'_>,
+    tuples: &[LinePointer],
+    offset: usize,
+    load: fn([u8; N]) -> i64,
+) -> i64 {
     let mut total = 0;
     for pointer in tuples {
         if let Some(bytes) = page.tuple(*pointer).data().get(offset..).and_then(|b| b.first_chunk()) {
