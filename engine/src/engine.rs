@@ -7,7 +7,6 @@ use crate::{
     options::EngineOptions,
     pool::{BufferPool, PoolConfig, PoolMetrics},
     scan::{Column, ScanBuilder, TableContext, reader::PoolReader, toast::ToastTables},
-    schema::TypeCatalog,
     visibility::{TransactionCounters, TransactionLog},
 };
 use heapscan_io::{IoStats, MethodReport, OpenFileOptions};
@@ -111,10 +110,9 @@ impl Engine {
     pub fn database(&self, name: Option<&str>) -> Result<Database> {
         let reader = Arc::new(PoolReader::new(Arc::clone(&self.inner)));
         let database = self.inner.cluster.database(reader, name)?;
-        let types = database.type_catalog()?;
         let database = Arc::new(database);
         let toast = Arc::new(ToastTables::new(Arc::clone(&self.inner), Arc::clone(&database)));
-        Ok(Database { engine: Arc::clone(&self.inner), database, types: Arc::new(types), toast })
+        Ok(Database { engine: Arc::clone(&self.inner), database, toast })
     }
 }
 
@@ -162,7 +160,6 @@ fn pool_config(options: &EngineOptions, block_size: u32) -> Result<PoolConfig> {
 pub struct Database {
     engine: Arc<EngineInner>,
     database: Arc<cluster::Database>,
-    types: Arc<TypeCatalog>,
     toast: Arc<ToastTables>,
 }
 
@@ -188,9 +185,15 @@ impl Database {
         let info = self.database.relation(&name)?;
         let fork = self.database.open_fork(&info, self.engine.open)?;
         let relation = self.engine.pool.register(Arc::clone(&fork))?;
+        // An anyarray (of pg_statistic and pg_attribute) can hold values of any type.
+        const ANYARRAY: u32 = 2277;
+        let types = match info.layout.attributes.iter().any(|a| a.type_oid == ANYARRAY) {
+            true => self.database.type_catalog()?,
+            false => self.database.type_catalog_for(&[&info.layout])?,
+        };
         let context = TableContext::new(
             Arc::clone(&self.engine),
-            Arc::clone(&self.types),
+            Arc::new(types),
             Arc::clone(&self.toast),
             info,
             fork,

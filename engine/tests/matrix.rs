@@ -2,7 +2,7 @@
 //! direct: what is printed is what the server's COPY printed.
 
 use heapscan::{Engine, EngineOptions, MethodChoice, MethodName, RowFormat};
-use heapscan_fixtures::{Snapshot, corpus, pgbench};
+use heapscan_fixtures::{Snapshot, TableOracle, corpus, pgbench};
 use std::io::Write;
 
 /// An io_method that this machine refuses is skipped visibly, unless HEAPSCAN_REQUIRE names it.
@@ -39,7 +39,10 @@ fn options(method: MethodName, shared_buffers: u64, direct: bool, crashed: bool)
 fn compare(engine: &Engine, snapshot: &Snapshot, crashed: bool, label: &str, problems: &mut Vec<String>) -> usize {
     let database = engine.database(None).expect("the fixture's database");
     let mut compared = 0;
-    for oracle in snapshot.user_tables() {
+    for oracle in snapshot.tables() {
+        if is_catalog_with_names(snapshot, oracle) {
+            continue;
+        }
         let what = format!("{label} {}.{}", oracle.schema, oracle.name);
         if let Some(reason) = not_offered(&oracle.name) {
             if !crashed {
@@ -62,6 +65,17 @@ fn compare(engine: &Engine, snapshot: &Snapshot, crashed: bool, label: &str, pro
         }
     }
     compared
+}
+
+/// The oracles of system catalogs have the object names of reg* columns as oids; heapscan prints them as COPY does.
+fn is_catalog_with_names(snapshot: &Snapshot, oracle: &TableOracle) -> bool {
+    oracle.schema == "pg_catalog"
+        && snapshot.manifest().relation(&oracle.schema, &oracle.name).is_some_and(|relation| {
+            relation
+                .columns
+                .iter()
+                .any(|c| c.type_name.as_deref().is_some_and(|t| t.trim_end_matches("[]").starts_with("reg")))
+        })
 }
 
 /// What the server prints and heapscan refuses, with the reason.
@@ -160,7 +174,7 @@ fn pgbench_of_18() {
     for method in methods() {
         let engine = Engine::open(snapshot.data_dir(), options(method, 64 << 20, false, false)).expect("open");
         let mut problems = Vec::new();
-        assert_eq!(compare(&engine, &snapshot, false, method.as_str(), &mut problems), 4);
+        assert!(compare(&engine, &snapshot, false, method.as_str(), &mut problems) >= 4);
         assert!(problems.is_empty(), "{problems:?}");
     }
 }

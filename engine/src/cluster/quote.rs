@@ -32,12 +32,6 @@ fn is_keyword(name: &str, major_version: u32) -> bool {
     contains(KEYWORDS) || LATER_KEYWORDS.iter().any(|&(since, words)| major_version >= since && contains(words))
 }
 
-/// `putid` of `acl.c`: key words are not special in an `aclitem`, and upper case letters need no quotes.
-pub(super) fn quote_acl_name(name: &str) -> String {
-    let plain = name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
-    if plain { name.to_owned() } else { double_quote(name) }
-}
-
 fn double_quote(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }
@@ -69,15 +63,6 @@ mod tests {
         for (name, since) in [("normalize", 13), ("system_user", 16), ("json", 17)] {
             assert_eq!(quote_identifier(name, since - 1), name);
             assert_eq!(quote_identifier(name, since), format!("\"{name}\""));
-        }
-    }
-
-    #[test]
-    fn roles_in_acls() {
-        for (name, expected) in
-            [("user", "user"), ("Bob", "Bob"), ("a-b", "\"a-b\""), ("\"", "\"\"\"\""), ("ä", "\"ä\"")]
-        {
-            assert_eq!(quote_acl_name(name), expected);
         }
     }
 }

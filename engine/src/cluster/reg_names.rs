@@ -3,11 +3,7 @@
 //! `pg_catalog` comes first in every search path. `"$user"` is left out: no session is known, so an object in a schema
 //! of the user's name is printed qualified. Rules are those of the output functions in `regproc.c` and `format_type.c`.
 
-use super::{
-    Database,
-    quote::{quote_acl_name, quote_identifier},
-    reader::Row,
-};
+use super::{Database, quote::quote_identifier, reader::Row};
 use crate::{
     Result,
     schema::{TypeCatalog, TypeKind},
@@ -54,6 +50,11 @@ pub(super) fn read(database: &Database, catalog: &mut TypeCatalog, wanted: &FxHa
     if wanted.is_empty() {
         return Ok(());
     }
+    let mut wanted = wanted.clone();
+    if wanted.contains(&ACLITEM) {
+        // An aclitem prints the names of roles.
+        wanted.insert(REGROLE);
+    }
     let public = database.namespaces.iter().find(|(_, name)| *name == "public").map(|(oid, _)| *oid);
     let namer = Namer { database, public, major_version: catalog.major_version };
     let mut names = FxHashMap::default();
@@ -79,10 +80,9 @@ pub(super) fn read(database: &Database, catalog: &mut TypeCatalog, wanted: &FxHa
         let quote = |name: &str| quote_identifier(name, namer.major_version);
         put(REGNAMESPACE, database.namespaces.iter().map(|(oid, name)| (*oid, quote(name))).collect());
     }
-    if wants(&[REGROLE, ACLITEM]) {
+    if wants(&[REGROLE]) {
         let roles = namer.roles()?;
         put(REGROLE, roles.iter().map(|(o, n)| (*o, quote_identifier(n, namer.major_version))).collect());
-        put(ACLITEM, roles.iter().map(|(o, n)| (*o, quote_acl_name(n))).collect());
     }
     if wants(&[REGCONFIG]) {
         let objects = namer.objects("pg_ts_config", &["oid", "cfgnamespace", "cfgname"])?;
