@@ -27,7 +27,7 @@ pub use file_names::{FileName, Fork};
 pub use filenode_map::FilenodeMap;
 pub use layouts::bootstrap_layout;
 pub use names::RelationName;
-pub use reader::TableReader;
+pub use reader::{RowVisitor, TableReader};
 pub use relation::{Persistence, RelationFile, RelationInfo, RelationKind};
 
 use crate::{Error, ErrorKind, RelationFork, Result, TrailingFragment};

@@ -7,6 +7,9 @@ use crate::{
 };
 use std::sync::Arc;
 
+/// What is called with each row: one value a column, `None` is NULL.
+pub type RowVisitor<'v> = dyn FnMut(&[Option<&[u8]>]) -> Result<()> + 'v;
+
 /// Reads the visible rows of a small table. Implemented by the scan; the catalogs need nothing else of it.
 pub trait TableReader: Send + Sync {
     /// Calls `row` for every visible row of the relation, in the order of their ctids, with the attributes whose
@@ -16,13 +19,12 @@ pub trait TableReader: Send + Sync {
     ///
     /// # Errors
     /// Those of the scan, and the first one of `row`, after which it is not called again.
-    #[expect(clippy::type_complexity, reason = "an alias would hide the lifetimes from implementors")]
     fn read_rows(
         &self,
         fork: &Arc<RelationFork>,
         layout: &RowLayout,
         columns: &[usize],
-        row: &mut dyn FnMut(&[Option<&[u8]>]) -> Result<()>,
+        row: &mut RowVisitor<'_>,
     ) -> Result<()>;
 }
 

@@ -3,7 +3,7 @@
 use super::context::check_page;
 use crate::{
     RelationFork, Result,
-    cluster::TableReader,
+    cluster::{RowVisitor, TableReader},
     engine::EngineInner,
     heap::{Datum, DeformPlan, Detoaster, NoToast},
     schema::RowLayout,
@@ -27,7 +27,7 @@ impl PoolReader {
         fork: &Arc<RelationFork>,
         stream: &mut ReadStream,
         plan: &DeformPlan,
-        row: &mut dyn FnMut(&[Option<&[u8]>]) -> Result<()>,
+        row: &mut RowVisitor<'_>,
     ) -> Result<()> {
         let visibility = Visibility::new(&self.engine.log, Rows::Committed);
         let mut visible = VisibleSet::default();
@@ -65,7 +65,7 @@ impl TableReader for PoolReader {
         fork: &Arc<RelationFork>,
         layout: &RowLayout,
         columns: &[usize],
-        row: &mut dyn FnMut(&[Option<&[u8]>]) -> Result<()>,
+        row: &mut RowVisitor<'_>,
     ) -> Result<()> {
         let pool = &self.engine.pool;
         let plan = DeformPlan::new(layout, columns)?;

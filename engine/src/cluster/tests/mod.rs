@@ -59,7 +59,7 @@ impl TableReader for FakeReader {
         fork: &Arc<RelationFork>,
         layout: &RowLayout,
         columns: &[usize],
-        row: &mut dyn FnMut(&[Option<&[u8]>]) -> Result<()>,
+        row: &mut crate::cluster::RowVisitor<'_>,
     ) -> Result<()> {
         let file = fork.path().file_name().expect("a name").to_string_lossy().into_owned();
         let rows = self.0.lock().expect("not poisoned").get(&file).cloned().unwrap_or_default();
