@@ -33,3 +33,14 @@ lint: setup
 
 bench: setup
 	$(CARGO) bench --workspace --locked
+
+.PHONY: loom asan
+# The frame state word, pins, claims and completions under loom: all interleavings up to a bound.
+loom: setup
+	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom $(CARGO) test -p heapscan --no-default-features \
+	  --test pool_loom --locked
+
+# The reads, the pool and the streams under AddressSanitizer, with all fault plans. Needs a nightly toolchain.
+asan: setup
+	RUSTFLAGS="-Zsanitizer=address" CARGO_TARGET_DIR=target/asan $(CARGO) +nightly test --locked \
+	  --target x86_64-unknown-linux-gnu -p heapscan-io -p heapscan --tests -- --test-threads 2
