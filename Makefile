@@ -16,7 +16,7 @@ setup:
 
 demo: setup
 	$(CARGO) build --release --locked --bin heapscan
-	@cluster=$$($(HEAPSCAN) fixture pgbench) && \
+	@cluster=$$($(HEAPSCAN) fixture pgbench-18) && \
 	echo "+ heapscan ls $$cluster" && $(HEAPSCAN) ls "$$cluster" && \
 	for method in auto sync worker; do \
 	  echo "+ heapscan scan $$cluster $(DEMO_TABLE) --agg 'count(*),sum(abalance),sum(octet_length(filler))' --io-method $$method --stats text"; \

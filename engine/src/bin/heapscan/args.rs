@@ -24,7 +24,7 @@ pub(crate) enum Command {
     /// Unpack a bundled test cluster and print its folder
     #[command(hide = true)]
     Fixture {
-        /// Name, as in the fixtures' manifest (`pgbench`, `corpus-small-18`, ...)
+        /// Name, as in the fixtures' manifest (`pgbench-18`, `small-18`, ...)
         name: String,
         /// Snapshot of it
         #[arg(long, default_value = "clean")]

@@ -75,7 +75,10 @@ fn list_databases(databases: &[DatabaseInfo], format: args::ListFormat) -> Resul
 }
 
 fn is_user_table(table: &TableEntry) -> bool {
-    table.kind.has_rows() && !matches!(table.schema.as_str(), "pg_catalog" | "information_schema" | "pg_toast")
+    let system = matches!(table.schema.as_str(), "pg_catalog" | "information_schema" | "pg_toast");
+    // What sessions left behind when they were killed.
+    let temporary = table.schema.starts_with("pg_temp_") || table.schema.starts_with("pg_toast_temp_");
+    table.kind.has_rows() && !system && !temporary
 }
 
 fn table_json(t: &TableEntry) -> serde_json::Value {
