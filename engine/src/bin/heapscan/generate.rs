@@ -29,7 +29,8 @@ pub(crate) fn run(command: &GenerateCommand) -> Result<()> {
 pub(crate) fn fixture(name: &str, snapshot: &str) -> Result<()> {
     let fixture = corpus(name).map_err(fixture_error)?;
     let snapshot = fixture.snapshot(snapshot).map_err(fixture_error)?;
-    print(&format!("{}\n", snapshot.data_dir().display()))
+    let path = snapshot.data_dir();
+    print(&format!("{}\n", path.canonicalize().unwrap_or(path).display()))
 }
 
 fn fixture_error(error: FixtureError) -> Error {
