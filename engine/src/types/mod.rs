@@ -25,6 +25,9 @@ mod reg;
 mod resolve;
 mod textsearch;
 
+#[cfg(feature = "arrow")]
+pub(crate) use numeric::Numeric;
+
 use crate::{
     error::{Error, ErrorKind, Result},
     schema::TypeCatalog,
