@@ -5,6 +5,8 @@
 //! that are there are taken apart.
 
 pub mod aggregate;
+#[cfg(feature = "arrow")]
+pub mod arrow;
 mod context;
 mod output;
 pub(crate) mod reader;

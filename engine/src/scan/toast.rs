@@ -38,6 +38,12 @@ impl ToastTables {
         Self { engine, database, tables: Mutex::default() }
     }
 
+    /// `pg_enc` of the database; 6 is UTF-8.
+    #[cfg(feature = "arrow")]
+    pub(crate) fn encoding(&self) -> i32 {
+        self.database.info().encoding
+    }
+
     fn table(&self, oid: u32) -> Result<Arc<ToastTable>> {
         let mut tables = self.tables.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(table) = tables.get(&oid) {

@@ -27,6 +27,9 @@ mod resolve;
 mod tests;
 mod textsearch;
 
+#[cfg(feature = "arrow")]
+pub(crate) use numeric::Numeric;
+
 use crate::{
     error::{Error, ErrorKind, Result},
     schema::TypeCatalog,

@@ -3,7 +3,7 @@
 /// Why a value cannot be printed. Small, so that the writers' results stay small; [`super::TypeOutput::write`] makes the
 /// real error of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Bad {
+pub(crate) struct Bad {
     pub(super) what: &'static str,
     /// An oid or number that belongs to the message.
     pub(super) number: Option<u32>,
