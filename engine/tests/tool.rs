@@ -1,0 +1,205 @@
+//! The program's commands, formats and exit codes.
+
+mod tool_support;
+
+use std::process::Stdio;
+use tool_support::{pgbench_snapshot, refusal, run, snapshot, stderr, stdout, text, tool};
+
+#[test]
+fn ls_lists_the_tables_with_sizes() {
+    let data = text(&pgbench_snapshot().data_dir());
+    let table = String::from_utf8(stdout(&["ls", &data])).unwrap();
+    let line = table.lines().find(|l| l.contains("pgbench_accounts")).expect("listed");
+    assert!(line.contains("public") && line.contains("1640") && line.contains("13434880"), "{line}");
+    let json: serde_json::Value = serde_json::from_slice(&stdout(&["ls", &data, "--format", "json"])).unwrap();
+    assert_eq!(json["database"], "pgbench");
+    assert_eq!(json["version"], 18);
+    let names: Vec<_> = json["tables"].as_array().unwrap().iter().map(|t| t["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["pgbench_accounts", "pgbench_branches", "pgbench_history", "pgbench_tellers"]);
+}
+
+#[test]
+fn scan_prints_what_copy_prints() {
+    let snapshot = pgbench_snapshot();
+    for table in snapshot.user_tables() {
+        let printed = stdout(&["scan", &text(&snapshot.data_dir()), &table.name, "--database", "pgbench"]);
+        assert!(printed == snapshot.oracle_without_ctid(table.oid).unwrap(), "{}", table.name);
+    }
+}
+
+#[test]
+fn tables_are_named_as_in_sql() {
+    let snapshot = snapshot("small-18", "clean");
+    let data = text(&snapshot.data_dir());
+    let oracle = snapshot.table("Other Schema", "t").unwrap();
+    let expected = snapshot.oracle_without_ctid(oracle.oid).unwrap();
+    assert_eq!(stdout(&["scan", &data, "\"Other Schema\".t"]), expected);
+    assert_eq!(stdout(&["scan", &data, "\"Other Schema\".T"]), expected);
+    assert_eq!(stdout(&["scan", &data, &format!("oid:{}", oracle.oid)]), expected);
+    let plain = snapshot.table("public", "ty_int4").unwrap();
+    assert_eq!(stdout(&["scan", &data, "Ty_Int4"]), snapshot.oracle_without_ctid(plain.oid).unwrap());
+}
+
+#[test]
+fn columns_blocks_and_limit_select() {
+    let snapshot = pgbench_snapshot();
+    let data = text(&snapshot.data_dir());
+    let oracle = snapshot.oracle_without_ctid(snapshot.table("public", "pgbench_accounts").unwrap().oid).unwrap();
+    let first = |n| -> Vec<u8> { oracle.split_inclusive(|&b| b == b'\n').take(n).flatten().copied().collect() };
+    assert_eq!(stdout(&["scan", &data, "pgbench_accounts", "--limit", "100"]), first(100));
+    assert_eq!(stdout(&["scan", &data, "pgbench_accounts", "--limit", "0"]), b"");
+    assert_eq!(
+        stdout(&["scan", &data, "pgbench_accounts", "--columns", "bid, aid,bid", "--limit", "2"]),
+        b"1\t1\t1\n1\t2\t1\n"
+    );
+    let parts: Vec<u8> = ["0..1", "1..700", "700..", "5000..6000"]
+        .iter()
+        .flat_map(|blocks| stdout(&["scan", &data, "pgbench_accounts", "--blocks", blocks]))
+        .collect();
+    assert!(parts == oracle, "the union of all ranges is the table");
+}
+
+#[test]
+fn aggregates_are_those_of_the_server() {
+    let data = text(&pgbench_snapshot().data_dir());
+    let list = "count(*),sum(abalance),sum(octet_length(filler)),min(aid),max(aid),sum(aid)";
+    // select count(*), sum(abalance), ... over the rows of pgbench -i -s 1.
+    let expected = ["100000", "0", "8400000", "1", "100000", "5000050000"];
+    let printed = stdout(&["scan", &data, "pgbench_accounts", "--agg", list]);
+    assert_eq!(printed, format!("{}\n", expected.join("\t")).into_bytes());
+    let json = stdout(&["scan", &data, "pgbench_accounts", "--agg", list, "--format", "json"]);
+    let json: serde_json::Value = serde_json::from_slice(&json).unwrap();
+    assert_eq!(json["sum(aid)"], "5000050000");
+    let csv =
+        String::from_utf8(stdout(&["scan", &data, "pgbench_accounts", "--agg", list, "--format", "csv"])).unwrap();
+    assert_eq!(csv.lines().collect::<Vec<_>>(), [list, &expected.join(",")]);
+    // filler is NULL throughout in the branches, so its sum is NULL and its count 0.
+    let nulls =
+        stdout(&["scan", &data, "pgbench_branches", "--agg", "count(*),count(filler),sum(octet_length(filler))"]);
+    assert_eq!(nulls, b"1\t0\t\\N\n");
+}
+
+#[test]
+fn aggregates_agree_with_the_printed_rows() {
+    let snapshot = snapshot("small-15", "clean");
+    let data = text(&snapshot.data_dir());
+    for (table, column) in [("ty_int4", "v"), ("ty_int2", "v"), ("vis_del", "id"), ("sh_missing", "a")] {
+        let rows = String::from_utf8(stdout(&["scan", &data, table, "--columns", column])).unwrap();
+        let values: Vec<i128> = rows.lines().filter(|l| *l != "\\N").map(|l| l.parse().unwrap()).collect();
+        let expected = format!(
+            "{}\t{}\t{}\t{}\t{}\n",
+            rows.lines().count(),
+            values.len(),
+            values.iter().sum::<i128>(),
+            values.iter().min().unwrap(),
+            values.iter().max().unwrap()
+        );
+        let list = format!("count(*),count({column}),sum({column}),min({column}),max({column})");
+        let printed = String::from_utf8(stdout(&["scan", &data, table, "--agg", &list])).unwrap();
+        assert_eq!(printed, expected, "{table}");
+    }
+}
+
+#[test]
+fn json_lines_hold_the_same_values() {
+    let snapshot = pgbench_snapshot();
+    let data = text(&snapshot.data_dir());
+    let lines = String::from_utf8(stdout(&["scan", &data, "pgbench_tellers", "--format", "json"])).unwrap();
+    for (i, line) in lines.lines().enumerate() {
+        let row: serde_json::Value = serde_json::from_str(line).unwrap();
+        assert_eq!(row["tid"], i + 1);
+        assert_eq!(row["bid"], 1);
+        assert!(row["filler"].is_null());
+    }
+    assert_eq!(lines.lines().count(), 10);
+}
+
+#[test]
+fn csv_quotes_what_copy_quotes() {
+    let snapshot = snapshot("small-18", "clean");
+    let data = text(&snapshot.data_dir());
+    let printed = String::from_utf8(stdout(&["scan", &data, "ty_text", "--format", "csv"])).unwrap();
+    assert!(printed.starts_with("id,v\n"), "a header");
+    assert!(printed.lines().any(|l| l.ends_with(",\"\"")), "the empty string is quoted");
+    let rows = String::from_utf8(stdout(&["scan", &data, "ty_text"])).unwrap();
+    let nulls = |text: &str, end: &str| text.lines().filter(|l| l.ends_with(end)).count();
+    assert!(nulls(&rows, "\t\\N") > 0, "the table has a NULL");
+}
+
+#[test]
+fn output_goes_to_a_file_and_stats_to_standard_error() {
+    let snapshot = pgbench_snapshot();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("rows");
+    let output = run(&[
+        "scan",
+        &text(&snapshot.data_dir()),
+        "pgbench_accounts",
+        "--output",
+        &text(&file),
+        "--stats",
+        "json",
+        "--io-method",
+        "worker",
+    ]);
+    assert!(output.status.success() && output.stdout.is_empty());
+    let oid = snapshot.table("public", "pgbench_accounts").unwrap().oid;
+    assert!(std::fs::read(&file).unwrap() == snapshot.oracle_without_ctid(oid).unwrap());
+    let stats: serde_json::Value = serde_json::from_slice(&output.stderr).expect("standard error is one JSON document");
+    assert_eq!(stats["method"]["requested"], "worker");
+    assert_eq!(stats["method"]["used"], "worker");
+    assert_eq!(stats["scan"]["rows"], 100_000);
+    assert_eq!(stats["scan"]["pages"], 1640);
+    assert_eq!(stats["scan"]["io"]["blocks_read"], 1640);
+    let plain = run(&["scan", &text(&snapshot.data_dir()), "pgbench_tellers", "--stats", "text"]);
+    assert!(stderr(&plain).contains("io_method") && stderr(&plain).contains("10 visible"), "{}", stderr(&plain));
+}
+
+#[test]
+fn methods_tells_of_each_method() {
+    let json: serde_json::Value = serde_json::from_slice(&stdout(&["methods", "--format", "json"])).unwrap();
+    let names: Vec<_> = json["methods"].as_array().unwrap().iter().map(|m| m["method"].as_str().unwrap()).collect();
+    assert_eq!(names, ["sync", "worker", "io_uring", "tokio_uring"]);
+    let table = String::from_utf8(stdout(&["methods"])).unwrap();
+    assert!(table.contains("compiled in") && table.contains("usable here"));
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_error() {
+    let data = text(&pgbench_snapshot().data_dir());
+    let mut child =
+        tool(&["scan", &data, "pgbench_accounts"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{:?} {}", output.status, stderr(&output));
+    assert_eq!(stderr(&output), "");
+}
+
+#[test]
+fn a_full_disk_is_an_error() {
+    let data = text(&pgbench_snapshot().data_dir());
+    let output = run(&["scan", &data, "pgbench_accounts", "--output", "/dev/full"]);
+    let line = refusal(&output, 1);
+    assert!(line.contains("/dev/full") && line.contains("No space left"), "{line}");
+}
+
+#[test]
+fn usage_errors_exit_with_2() {
+    let data = text(&pgbench_snapshot().data_dir());
+    for args in [
+        &["scan", &data, "pgbench_accounts", "--agg", "avg(aid)"][..],
+        &["scan", &data, "pgbench_accounts", "--agg", "sum(aid"],
+        &["scan", &data, "pgbench_accounts", "--columns", "aid,,bid"],
+        &["scan", &data, "pgbench_accounts", "--blocks", "7..3"],
+        &["scan", &data, "pgbench_accounts", "--io-method", "aio"],
+        &["scan", &data, "pgbench_accounts", "--shared-buffers", "12 parsecs"],
+        &["scan", &data, "a.b.c.d"],
+        &["scan", &data],
+        &["frobnicate"],
+    ] {
+        let output = run(args);
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {}", stderr(&output));
+        assert!(output.stdout.is_empty(), "{args:?}");
+        assert!(!output.stderr.is_empty(), "{args:?}");
+    }
+}
