@@ -1,1 +1,2 @@
-//! To be written.
+//! Short programs over the `heapscan` crate, one a user story; see `src/bin` and the README.
+#![deny(unsafe_code)]
