@@ -291,38 +291,25 @@ impl Transfer {
         Step::Done
     }
 
-    /// Reads what the page cache has, without blocking; says whether that was everything. What is missing is still to be
-    /// asked for, as if nobody had asked before.
+    /// Reads if the page cache has everything, without blocking; says whether it did. If not, the request is as if nobody
+    /// had asked, and so are the counters: what is there of it is copied again.
     pub(crate) fn read_cached(&mut self, core: &Core) -> bool {
         while let Some(operation) = self.prepare(core) {
             let answer = if operation.direct { -libc::EAGAIN } else { self.read_with(libc::RWF_NOWAIT) };
+            let partial = usize::try_from(answer).is_ok_and(|bytes| bytes > 0 && bytes < operation.len);
             // Also EOPNOTSUPP, of file systems that cannot tell: whoever may block will see what is the matter.
-            if answer < 0 {
+            if answer < 0 || partial {
                 self.operations -= 1;
                 core.counters.operations.fetch_sub(1, Ordering::Relaxed);
                 return false;
             }
-            let partial = answer > 0 && (answer as usize) < operation.len;
-            if partial && core.faults.is_some() {
-                // A plan draws for what would have been read without this attempt.
-                self.operations -= 1;
-                return false;
-            }
-            let step = if partial { self.advance_cached(answer as usize) } else { self.settle(answer, false, core) };
-            match step {
+            match self.settle(answer, false, core) {
                 Step::Done => return true,
                 Step::Block => return false,
-                Step::Ask if partial => return false,
                 Step::Ask => {}
             }
         }
         true
-    }
-
-    /// The page cache has only a part: that is no short result, it was not asked for more than it has.
-    fn advance_cached(&mut self, bytes: usize) -> Step {
-        self.done += bytes;
-        Step::Ask
     }
 
     /// Reads until the end, by system calls.
