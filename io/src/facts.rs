@@ -1,6 +1,6 @@
 //! What kernel, limits and machine say about reading, for people who ask why.
 
-use crate::{IoConfig, MethodReport, config::cpu_count};
+use crate::{IoConfig, config::cpu_count};
 use nix::sys::resource::{Resource, getrlimit};
 use serde::Serialize;
 use std::path::Path;
@@ -88,7 +88,7 @@ pub fn ring_facts(config: &IoConfig) -> Result<Vec<(String, String)>, String> {
     // Declared first: it outlives the method.
     let memory = heapscan_placement::memory::Mapping::new(2 << 20, Default::default()).map_err(|e| e.to_string())?;
     let opened = crate::open(&config, std::sync::Arc::new(Nobody)).map_err(|error| error.to_string())?;
-    let MethodReport { mut details, .. } = opened.report;
+    let mut details = opened.report.details;
     #[allow(unsafe_code, reason = "memory that outlives the method")]
     // SAFETY: `memory` is dropped after `opened.method`, as locals are dropped in reverse order.
     let registration = unsafe { opened.method.register_memory(&[Segment { ptr: memory.as_ptr(), len: memory.len() }]) };
