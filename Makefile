@@ -40,7 +40,8 @@ loom: setup
 	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom $(CARGO) test -p heapscan --no-default-features \
 	  --test pool_loom --locked
 
-# The reads, the pool and the streams under AddressSanitizer, with all fault plans. Needs a nightly toolchain.
+# The reads, the pool, the streams and whole scans with all fault plans under AddressSanitizer. Needs a nightly toolchain.
 asan: setup
 	RUSTFLAGS="-Zsanitizer=address" CARGO_TARGET_DIR=target/asan $(CARGO) +nightly test --locked \
-	  --target x86_64-unknown-linux-gnu -p heapscan-io -p heapscan --tests -- --test-threads 2
+	  --target x86_64-unknown-linux-gnu -p heapscan-io -p heapscan --lib --test reads --test rings --test workers \
+	  --test pool_frames --test pool_stream --test generated -- --test-threads 2

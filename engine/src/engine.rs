@@ -9,7 +9,9 @@ use crate::{
     scan::{Column, ScanBuilder, TableContext, reader::PoolReader, toast::ToastTables},
     visibility::{TransactionCounters, TransactionLog},
 };
-use heapscan_io::{IoStats, MethodReport, OpenFileOptions};
+use heapscan_io::{
+    IoConfig, IoStats, LatencySummary, MemoryRegistration, MethodReport, OpenFileOptions, RegisteredBuffers,
+};
 use std::{fmt, path::Path, sync::Arc};
 
 /// A cluster that is open for scanning. Cheap to clone; all clones share pool and IO method.
@@ -55,12 +57,21 @@ impl Engine {
         let config = pool_config(&options, control.block_size)?;
         let mut report = None;
         let pool = BufferPool::new(config, |completer| {
-            let opened = heapscan_io::open(&options.io, completer)?;
+            // A file of the cluster: its device is the one to be polled.
+            let probe_file = options.io.probe_file.clone().or_else(|| Some(cluster.path().join("global/pg_control")));
+            let opened = heapscan_io::open(&IoConfig { probe_file, ..options.io.clone() }, completer)?;
             report = Some(opened.report);
             Ok(opened.method)
         })?;
-        let report = report.ok_or_else(|| Error::new(ErrorKind::Method, "the IO method gave no report"))?;
-        let open = OpenFileOptions { direct: options.io_direct, ..OpenFileOptions::default() };
+        let mut report = report.ok_or_else(|| Error::new(ErrorKind::Method, "the IO method gave no report"))?;
+        if let Some(registration) = pool.memory_registration() {
+            let text = match registration {
+                MemoryRegistration::Fixed(how) => how.clone(),
+                MemoryRegistration::Plain(why) => format!("plain: {why}"),
+            };
+            report.details.push(("buffers".to_owned(), text));
+        }
+        let open = OpenFileOptions { direct: options.io_direct, uncached: options.io_uncached };
         let inner = EngineInner { pool: Arc::new(pool), log, verify, open, cluster, report, options };
         Ok(Self { inner: Arc::new(inner) })
     }
@@ -88,6 +99,11 @@ impl Engine {
     /// Counters of the IO method.
     pub fn io_stats(&self) -> IoStats {
         self.inner.pool.io_stats()
+    }
+
+    /// How long read requests took, from submission to completion.
+    pub fn io_latency(&self) -> LatencySummary {
+        self.inner.pool.io_latency()
     }
 
     /// The buffer pool, for those who want blocks instead of rows.
@@ -151,6 +167,7 @@ fn pool_config(options: &EngineOptions, block_size: u32) -> Result<PoolConfig> {
         io_combine_limit: combine,
         effective_io_concurrency: options.effective_io_concurrency,
         huge_pages: options.huge_pages,
+        register_memory: options.io_direct && options.io.registered_buffers == RegisteredBuffers::Auto,
         ..PoolConfig::new(block_size)
     })
 }
@@ -234,6 +251,19 @@ impl Table {
     /// Whether its reads go past the page cache: asked for, and the file system can.
     pub fn is_direct(&self) -> bool {
         self.blocks() > 0 && self.context.fork.locate(0).is_ok_and(|location| location.file.is_direct())
+    }
+
+    /// Whether its reads leave nothing in the page cache: asked for, and kernel and file system can.
+    pub fn is_uncached(&self) -> bool {
+        self.blocks() > 0 && self.context.fork.locate(0).is_ok_and(|location| location.file.is_uncached())
+    }
+
+    /// Why it is not read in the way that was asked for; of its first file.
+    pub fn io_note(&self) -> Option<String> {
+        if self.blocks() == 0 {
+            return None;
+        }
+        self.context.fork.locate(0).ok()?.file.note()
     }
 
     /// Its files.

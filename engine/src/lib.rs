@@ -49,6 +49,7 @@ pub use storage::{Location, RelationFork, TrailingFragment};
 pub use types::copy;
 
 pub use heapscan_io::{
-    FaultPlan, IoConfig, IoStats, MethodChoice, MethodName, MethodReport, MethodStatus, probe_all as probe_methods,
+    AsyncRule, FaultPlan, IoConfig, IoStats, LatencySummary, MethodChoice, MethodName, MethodReport, MethodStatus,
+    RegisteredBuffers, probe_all as probe_methods,
 };
 pub use heapscan_placement::memory::HugePages;

@@ -1,7 +1,7 @@
 //! Settings of this crate.
 
 use crate::{FaultPlan, IoError, MethodChoice};
-use std::{path::PathBuf, time::Duration};
+use std::{fmt, path::PathBuf, str::FromStr, time::Duration};
 
 /// When a buffered read is handed to the kernel's own worker threads (`IOSQE_ASYNC`) instead of running inside
 /// `io_uring_enter`. Direct reads are never handed over: they do not copy, so there is nothing to spread.
@@ -22,6 +22,38 @@ pub enum AsyncRule {
     Always,
 }
 
+/// Whether the memory that is read into is registered with the rings.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RegisteredBuffers {
+    /// No: memory is pinned for each read, and a pool takes only the memory that it uses. The default, because making
+    /// a whole pool resident costs a single scan more than registering saves (see the README).
+    #[default]
+    Off,
+    /// For direct reads. The whole pool becomes resident and counts as locked memory.
+    Auto,
+}
+
+impl fmt::Display for RegisteredBuffers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Off => "off",
+            Self::Auto => "auto",
+        })
+    }
+}
+
+impl FromStr for RegisteredBuffers {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "off" => Ok(Self::Off),
+            "auto" => Ok(Self::Auto),
+            _ => Err(format!("{text:?} is none of off, auto")),
+        }
+    }
+}
+
 /// How to read.
 #[derive(Clone, Debug)]
 pub struct IoConfig {
@@ -39,11 +71,18 @@ pub struct IoConfig {
     pub lanes: Option<usize>,
     /// When `io_uring` hands buffered reads to kernel threads.
     pub async_rule: AsyncRule,
+    /// `worker`: what the page cache has is read by the submitting thread (`RWF_NOWAIT`), and only what would block is
+    /// handed over: a copy is over sooner than another thread wakes up. Direct reads are always handed over.
+    pub worker_inline: bool,
     /// `io_uring`: a kernel thread polls for submissions. It burns a core while there is work.
     pub sqpoll: bool,
     /// `io_uring`: poll the device for completions. Needs direct reads and a device with poll queues; given up, and
     /// reported, when a probe read is refused.
     pub iopoll: bool,
+    /// File for the probe read of `iopoll`, on the device that will be read; default: this program.
+    pub probe_file: Option<PathBuf>,
+    /// `io_uring`: tell the kernel of the pool's memory, so that it is pinned once and not for every read.
+    pub registered_buffers: RegisteredBuffers,
     /// `io_uring`: keep files in the ring's own table, which saves a reference count an operation. A file then stays
     /// open until its place is needed or the method ends.
     pub registered_files: bool,
@@ -71,8 +110,11 @@ impl Default for IoConfig {
             io_max_concurrency: 64,
             lanes: None,
             async_rule: AsyncRule::Never,
+            worker_inline: true,
             sqpoll: false,
             iopoll: false,
+            probe_file: None,
+            registered_buffers: RegisteredBuffers::Off,
             registered_files: false,
             io_wq_workers: None,
             worker_cpus: None,

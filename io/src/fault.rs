@@ -8,12 +8,12 @@
 //! same to the same requests with every method.
 
 use crate::{
-    Completer, Completion, IoMethod, IoStats, MemoryRegistration, MethodName, OutstandingRead, Request, WaitOutcome,
+    Completer, Completion, IoMethod, IoStats, MemoryRegistration, MethodName, OutstandingRead, Request, Segment,
+    WaitOutcome, latency::LatencySummary,
 };
 use std::{
     collections::BTreeMap,
     fmt,
-    ptr::NonNull,
     str::FromStr,
     sync::{Arc, Condvar, Mutex, PoisonError},
     thread::JoinHandle,
@@ -43,6 +43,8 @@ pub struct FaultPlan {
     pub enter_eagain: f64,
     /// A ring takes one entry a system call, however many are queued (`one_by_one`).
     pub one_by_one: bool,
+    /// Direct reads are refused with EINVAL, as file systems do that only claim to have them (`no_direct`).
+    pub no_direct: bool,
 }
 
 fn parse_duration(text: &str) -> Option<Duration> {
@@ -78,9 +80,10 @@ impl FromStr for FaultPlan {
                 "reorder" => value.is_empty().then(|| plan.reorder = true),
                 "enter_eagain" => parse_probability(value).map(|v| plan.enter_eagain = v),
                 "one_by_one" => value.is_empty().then(|| plan.one_by_one = true),
+                "no_direct" => value.is_empty().then(|| plan.no_direct = true),
                 _ => {
                     return Err(format!(
-                        "unknown fault {key:?}: use seed, short, eintr, eagain, eio, eio_at, delay, reorder, enter_eagain or one_by_one"
+                        "unknown fault {key:?}: use seed, short, eintr, eagain, eio, eio_at, delay, reorder, enter_eagain, one_by_one or no_direct"
                     ));
                 }
             };
@@ -111,7 +114,8 @@ impl fmt::Display for FaultPlan {
         if !self.delay.is_zero() {
             write!(f, ",delay={}us", self.delay.as_micros())?;
         }
-        for (name, _) in [("reorder", self.reorder), ("one_by_one", self.one_by_one)].iter().filter(|(_, on)| *on) {
+        let switches = [("reorder", self.reorder), ("one_by_one", self.one_by_one), ("no_direct", self.no_direct)];
+        for (name, _) in switches.iter().filter(|(_, on)| *on) {
             write!(f, ",{name}")?;
         }
         Ok(())
@@ -193,6 +197,11 @@ impl Faults {
             return Injected::Short(i32::try_from(short).unwrap_or(i32::MAX));
         }
         Injected::Nothing
+    }
+
+    /// Whether direct reads fail.
+    pub(crate) fn refuse_direct(&self) -> bool {
+        self.plan.no_direct
     }
 
     /// How many of `queued` entries a ring may be given now; `None`: refused with EAGAIN.
@@ -341,15 +350,19 @@ impl IoMethod for FaultMethod {
         self.inner().map_or_else(IoStats::default, IoMethod::stats)
     }
 
+    fn latency(&self) -> LatencySummary {
+        self.inner().map_or_else(LatencySummary::default, IoMethod::latency)
+    }
+
     fn outstanding(&self) -> Vec<OutstandingRead> {
         self.inner().map_or_else(Vec::new, IoMethod::outstanding)
     }
 
     #[allow(unsafe_code, reason = "passes the caller's promise on")]
-    unsafe fn register_memory(&self, base: NonNull<u8>, len: usize) -> MemoryRegistration {
+    unsafe fn register_memory(&self, memory: &[Segment]) -> MemoryRegistration {
         match self.inner() {
             // SAFETY: the caller promises for this method, which drops the inner one when it is dropped itself.
-            Some(inner) => unsafe { inner.register_memory(base, len) },
+            Some(inner) => unsafe { inner.register_memory(memory) },
             None => MemoryRegistration::Plain("closed".to_owned()),
         }
     }
@@ -374,7 +387,7 @@ mod tests {
 
     #[test]
     fn a_plan_prints_as_it_is_written() {
-        let text = "seed=7,short=0.3,eintr=0.1,eagain=0.1,enter_eagain=0.5,eio_at=8192,delay=50us,reorder,one_by_one";
+        let text = "seed=7,short=0.3,eintr=0.1,eagain=0.1,enter_eagain=0.5,eio_at=8192,delay=50us,reorder,one_by_one,no_direct";
         let plan: FaultPlan = text.parse().expect("a plan");
         assert_eq!(plan.to_string(), text);
         assert_eq!(plan.delay, Duration::from_micros(50));

@@ -137,6 +137,11 @@ impl DataFile {
         self.direct.load(Ordering::Relaxed)
     }
 
+    /// Whether the page cache may have what is read.
+    pub(crate) fn may_be_cached(&self) -> bool {
+        !self.is_direct()
+    }
+
     /// Whether reads leave nothing in the page cache (`RWF_DONTCACHE`).
     pub fn is_uncached(&self) -> bool {
         self.uncached.load(Ordering::Relaxed)

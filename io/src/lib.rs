@@ -5,10 +5,13 @@
 #![deny(unsafe_code)]
 
 mod config;
+mod curve;
 mod error;
+mod facts;
 mod fault;
 mod file;
 mod fork;
+mod latency;
 mod method;
 mod name;
 mod open;
@@ -16,10 +19,13 @@ mod request;
 mod stats;
 mod transfer;
 
-pub use config::{AsyncRule, IoConfig};
+pub use config::{AsyncRule, IoConfig, RegisteredBuffers};
+pub use curve::{CurvePoint, DepthCurve, Recommendation, depth_curve};
 pub use error::{IoError, ReadError};
+pub use facts::{KernelFacts, Limit, kernel_facts, ring_facts};
 pub use fault::FaultPlan;
 pub use file::{DataFile, DirectAlignment, OpenFileOptions};
+pub use latency::LatencySummary;
 pub use method::{IoMethod, MemoryRegistration, OutstandingRead, WaitOutcome};
 pub use name::{MethodChoice, MethodName};
 pub use open::{MethodReport, MethodStatus, Opened, open, probe_all, probe_all_with};

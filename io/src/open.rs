@@ -53,6 +53,7 @@ pub fn open(config: &IoConfig, completer: Arc<dyn Completer>) -> Result<Opened, 
     let core = Arc::new(Core {
         completer: delayer.clone().map_or(completer, |delayer| delayer as Arc<dyn Completer>),
         counters: Default::default(),
+        latencies: Default::default(),
         faults: config.fault.clone().map(Faults::new),
     });
     let mut opened = match config.method {

@@ -51,6 +51,8 @@ counters! {
     direct_refused,
     /// `worker`: requests that ran in the submitting thread because the queue was full.
     inline_full,
+    /// `worker`: requests that the page cache served in the submitting thread.
+    inline_cached,
     /// System calls (or queue operations) that submitted.
     submits,
     /// Waits that blocked.

@@ -7,6 +7,7 @@
 use crate::{
     Completer, Completion, ReadError, Request,
     fault::{Faults, Injected},
+    latency::Latencies,
     stats::{Counters, add},
 };
 use std::{
@@ -28,6 +29,7 @@ pub(crate) const RWF_DONTCACHE: i32 = 0x80;
 pub(crate) struct Core {
     pub(crate) completer: Arc<dyn Completer>,
     pub(crate) counters: Counters,
+    pub(crate) latencies: Latencies,
     pub(crate) faults: Option<Faults>,
 }
 
@@ -82,7 +84,13 @@ mod fence {
     impl Transfer {
         /// Does the prepared operation by a system call; the answer as the kernel gives it (bytes or a negative errno).
         pub(crate) fn read_now(&self) -> i32 {
+            self.read_with(0)
+        }
+
+        /// The same, with further `RWF_` flags.
+        pub(super) fn read_with(&self, more: i32) -> i32 {
             let Operation { fd, offset, flags, .. } = self.operation;
+            let flags = flags | more;
             let Ok(offset) = libc::off_t::try_from(offset) else { return -libc::EINVAL };
             // `prepare` bounds it by IOV_MAX.
             let count = self.iovecs.len() as libc::c_int;
@@ -124,10 +132,6 @@ impl Transfer {
         }
     }
 
-    #[cfg_attr(
-        not(any(feature = "io_uring", feature = "tokio_uring")),
-        expect(dead_code, reason = "only rings look into transfers")
-    )]
     pub(crate) fn request(&self) -> &Request {
         &self.request
     }
@@ -176,6 +180,7 @@ impl Transfer {
         let flags = if file.is_uncached() && !direct { RWF_DONTCACHE } else { 0 };
         self.operation = Operation { fd, offset: self.position(), len, flags, direct };
         self.injected = match &core.faults {
+            Some(faults) if direct && faults.refuse_direct() => Injected::Errno(libc::EINVAL),
             Some(faults) => faults.draw(self.request.offset, self.operation.offset, len, self.operations),
             None => Injected::Nothing,
         };
@@ -286,6 +291,27 @@ impl Transfer {
         Step::Done
     }
 
+    /// Reads if the page cache has everything, without blocking; says whether it did. If not, the request is as if nobody
+    /// had asked, and so are the counters: what is there of it is copied again.
+    pub(crate) fn read_cached(&mut self, core: &Core) -> bool {
+        while let Some(operation) = self.prepare(core) {
+            let answer = if operation.direct { -libc::EAGAIN } else { self.read_with(libc::RWF_NOWAIT) };
+            let partial = usize::try_from(answer).is_ok_and(|bytes| bytes > 0 && bytes < operation.len);
+            // Also EOPNOTSUPP, of file systems that cannot tell: whoever may block will see what is the matter.
+            if answer < 0 || partial {
+                self.operations -= 1;
+                core.counters.operations.fetch_sub(1, Ordering::Relaxed);
+                return false;
+            }
+            match self.settle(answer, false, core) {
+                Step::Done => return true,
+                Step::Block => return false,
+                Step::Ask => {}
+            }
+        }
+        true
+    }
+
     /// Reads until the end, by system calls.
     pub(crate) fn run(&mut self, core: &Core, mut step: Step) {
         while step != Step::Done && self.prepare(core).is_some() {
@@ -302,14 +328,16 @@ impl Transfer {
         let counters = &core.counters;
         add(&counters.requests, 1);
         add(&counters.bytes, self.done as u64);
+        let latency = self.started.elapsed();
+        core.latencies.record(latency);
         if self.error.is_some() {
             add(&counters.errors, 1);
         }
-        let Self { request, done, error, retries, started, .. } = self;
+        let Self { request, done, error, retries, .. } = self;
         let tag = request.tag;
         // The file goes first: whoever is told may want it closed.
         drop(request);
-        core.completer.complete(Completion { tag, bytes: done, error, retries, latency: started.elapsed() });
+        core.completer.complete(Completion { tag, bytes: done, error, retries, latency });
     }
 }
 

@@ -386,3 +386,28 @@ fn settings_out_of_range_are_refused() {
     assert!(refuse(|c| c.io_workers = Some(0)).contains("io_workers"));
     assert!(refuse(|c| c.worker_cpus = Some(Vec::new())).contains("worker_cpus"));
 }
+
+#[test]
+fn a_file_system_that_refuses_o_direct_is_read_buffered() {
+    // sysfs has regular files with a size and no direct IO.
+    let path = std::path::Path::new("/sys/kernel/mm/transparent_hugepage/enabled");
+    if !path.exists() {
+        return skip("refused direct", "sysfs", "no such file in sysfs");
+    }
+    let data = std::sync::Arc::new(
+        heapscan_io::DataFile::open(path, OpenFileOptions { direct: true, ..Default::default() }).expect("open"),
+    );
+    assert!(!data.is_direct());
+    let note = data.note().expect("a note");
+    assert!(note.contains("read buffered"), "{note}");
+    let content = std::fs::read(path).expect("read");
+    every_method("refused direct", "", |method, board| {
+        let request = board.request(&data, 0, 4096, 4096);
+        let tag = request.tag();
+        method.submit(0, &mut vec![request]);
+        wait_for(method, 0, board, 1);
+        let (completion, bytes) = board.take(tag);
+        assert!(completion.error.is_none(), "{completion:?}");
+        assert_eq!(&bytes[..completion.bytes], &content[..]);
+    });
+}

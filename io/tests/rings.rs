@@ -100,7 +100,7 @@ fn registered_memory_is_read_into() {
         Box::leak(Box::new(heapscan_placement::memory::Mapping::new(size, Default::default()).expect("memory")));
     memory.populate(0..size).expect("populate");
     // SAFETY: leaked, so it stays mapped.
-    let registered = unsafe { opened.method.register_memory(memory.as_ptr(), size) };
+    let registered = unsafe { opened.method.register_memory(&[Segment { ptr: memory.as_ptr(), len: size }]) };
     if let MemoryRegistration::Plain(why) = &registered {
         skip("registered memory", "registered_buffers", why);
     }

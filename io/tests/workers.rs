@@ -33,6 +33,7 @@ fn workers_are_added_under_a_backlog_and_end_with_the_method() {
         io_min_workers: Some(1),
         io_max_workers: Some(4),
         io_max_concurrency: 64,
+        worker_inline: false,
         ..config(MethodName::Worker, "")
     };
     let opened = open(&settings, Arc::clone(&board) as _).expect("threads");
@@ -52,8 +53,13 @@ fn workers_are_added_under_a_backlog_and_end_with_the_method() {
 fn a_full_queue_runs_in_the_submitting_thread() {
     let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let board = Board::new();
-    let settings =
-        IoConfig { io_workers: Some(1), io_max_concurrency: 1, lanes: Some(1), ..config(MethodName::Worker, "") };
+    let settings = IoConfig {
+        io_workers: Some(1),
+        io_max_concurrency: 1,
+        lanes: Some(1),
+        worker_inline: false,
+        ..config(MethodName::Worker, "")
+    };
     let opened = open(&settings, Arc::clone(&board) as _).expect("threads");
     assert_workers(1..=1);
     let file = pattern_file(1 << 20);
@@ -64,4 +70,29 @@ fn a_full_queue_runs_in_the_submitting_thread() {
     let stats = opened.method.stats();
     assert!(stats.inline_full > 0 && stats.requests == 50, "{stats:?}");
     (0..50).for_each(|tag| board.check(tag, 0, 1 << 20, file.size));
+}
+
+#[test]
+fn what_the_page_cache_has_is_read_by_the_submitting_thread() {
+    let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let file = pattern_file(1 << 20);
+    for (inline, direct, expected) in [(true, false, 127), (false, false, 0), (true, true, 0)] {
+        let board = Board::new();
+        let settings = IoConfig { worker_inline: inline, ..config(MethodName::Worker, "") };
+        let opened = open(&settings, Arc::clone(&board) as _).expect("threads");
+        let data = file.open_with(heapscan_io::OpenFileOptions { direct, ..Default::default() });
+        // Brings it into the page cache.
+        std::fs::read(&file.path).expect("read");
+        // The last one reaches over the end of the file: that is found out by a thread that may block.
+        let mut batch: Vec<_> = (1..=128).map(|n| board.request(&data, n * 8192 - 4096, 8192, 8192)).collect();
+        opened.method.submit(0, &mut batch);
+        wait_for(&*opened.method, 0, &board, 128);
+        let stats = opened.method.stats();
+        if direct && !data.is_direct() {
+            return common::skip("inline", "direct", &format!("{:?}", data.note()));
+        }
+        assert_eq!(stats.inline_cached, expected, "inline {inline}, direct {direct}: {stats:?}");
+        assert_eq!((stats.requests, stats.operations), (128, 129), "{stats:?}");
+        (0..128).for_each(|tag| board.check(tag, (tag + 1) * 8192 - 4096, 8192, file.size));
+    }
 }

@@ -19,6 +19,8 @@ pub struct PoolConfig {
     pub partitions: u32,
     /// Whether to use huge pages.
     pub huge_pages: HugePages,
+    /// Register the frames with the IO method, which pins all of them: the whole pool becomes resident.
+    pub register_memory: bool,
     /// After this long without an end, a read counts as stalled and those who wait for it get an error.
     pub stall_timeout: Duration,
     /// How long a stream waits for a frame when all are pinned.
@@ -36,6 +38,7 @@ impl PoolConfig {
             effective_io_concurrency: 16,
             partitions: 1,
             huge_pages: HugePages::default(),
+            register_memory: false,
             stall_timeout: Duration::from_secs(60),
             pin_timeout: Duration::from_secs(10),
         }

@@ -33,7 +33,7 @@ pub(crate) use state::FrameState;
 pub(crate) use strategy::Ring;
 
 use crate::{Error, ErrorKind, RelationFork, Result};
-use heapscan_io::{Completer, IoMethod};
+use heapscan_io::{Completer, IoMethod, LatencySummary, MemoryRegistration};
 use heapscan_placement::memory::{MapOptions, MapReport};
 use partition::Frames;
 use shared::Shared;
@@ -59,6 +59,7 @@ pub struct BufferPool {
     session: Arc<Session>,
     relations: Mutex<Relations>,
     config: PoolConfig,
+    registration: Option<MemoryRegistration>,
 }
 
 impl BufferPool {
@@ -76,8 +77,12 @@ impl BufferPool {
         let frames = Frames::new(count, config.partitions, config.block_size, options)?;
         let shared = Arc::new(Shared::new(frames));
         let method = open_method(Arc::clone(&shared) as Arc<dyn Completer>)?;
+        let registration = config.register_memory.then(|| match shared.frames.populate_all() {
+            Ok(()) => fence::register(&*method, &shared),
+            Err(error) => MemoryRegistration::Plain(error.to_string()),
+        });
         let session = Arc::new(Session::new(Arc::clone(&shared), 0));
-        Ok(Self { method, shared, session, relations: Mutex::default(), config })
+        Ok(Self { method, shared, session, relations: Mutex::default(), config, registration })
     }
 
     /// Its settings.
@@ -190,6 +195,16 @@ impl BufferPool {
         self.shared.frames.memory_reports().cloned().collect()
     }
 
+    /// Whether the IO method knows the frames' memory; `None` if that was not asked for.
+    pub fn memory_registration(&self) -> Option<&MemoryRegistration> {
+        self.registration.as_ref()
+    }
+
+    /// How long the requests took, from submission to completion, of all streams together.
+    pub fn io_latency(&self) -> LatencySummary {
+        self.method.latency()
+    }
+
     /// Counters of the IO method.
     pub fn io_stats(&self) -> heapscan_io::IoStats {
         self.method.stats()
@@ -197,6 +212,18 @@ impl BufferPool {
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.shared
+    }
+}
+
+#[allow(unsafe_code, reason = "the IO method is told of the frames' memory")]
+mod fence {
+    use super::*;
+
+    pub(super) fn register(method: &dyn IoMethod, shared: &Arc<Shared>) -> MemoryRegistration {
+        // SAFETY: the mappings are unmapped when the last Arc of `shared` goes. The pool drops the method before its own,
+        // so the memory stays mapped until the method was dropped; if making the pool fails, the method goes first as
+        // well, because it was declared later.
+        unsafe { method.register_memory(&shared.frames.memory()) }
     }
 }
 

@@ -3,6 +3,7 @@
 use super::state::{FrameCore, MAX_USAGE, Tick, Word};
 use crate::{Error, ErrorKind, Result};
 use crossbeam_utils::CachePadded;
+use heapscan_io::Segment;
 use heapscan_placement::memory::{MapError, MapOptions, MapReport, Mapping, PageKind};
 use std::{
     ptr::NonNull,
@@ -187,6 +188,16 @@ impl Frames {
     /// What memory each partition got.
     pub(crate) fn memory_reports(&self) -> impl Iterator<Item = &MapReport> {
         self.partitions.iter().map(|p| p.memory.report())
+    }
+
+    /// Makes all memory resident.
+    pub(crate) fn populate_all(&self) -> Result<()> {
+        (0..self.count).try_for_each(|frame| self.partition_of(frame).populate(frame))
+    }
+
+    /// All frame memory, one piece a partition.
+    pub(crate) fn memory(&self) -> Vec<Segment> {
+        self.partitions.iter().map(|p| Segment { ptr: p.memory.as_ptr(), len: p.memory.len() }).collect()
     }
 
     /// How many partitions have their memory on reserved huge pages.

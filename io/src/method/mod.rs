@@ -1,7 +1,7 @@
 //! The trait of the IO methods.
 
-use crate::{IoStats, MethodName, Request};
-use std::{path::PathBuf, ptr::NonNull, time::Duration};
+use crate::{IoStats, LatencySummary, MethodName, Request, Segment};
+use std::{path::PathBuf, time::Duration};
 
 pub(crate) mod gate;
 #[cfg(feature = "io_uring")]
@@ -38,8 +38,8 @@ pub struct OutstandingRead {
 /// Whether memory given to [`IoMethod::register_memory`] is known to the kernel now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MemoryRegistration {
-    /// Registered: single-segment reads into it save the pinning of pages.
-    Fixed,
+    /// Registered: single-segment reads into it save the pinning of pages; in which way.
+    Fixed(String),
     /// Not registered, reads are plain; why.
     Plain(String),
 }
@@ -75,19 +75,24 @@ pub trait IoMethod: Send + Sync {
         IoStats::default()
     }
 
+    /// How long its requests took, from submission to completion.
+    fn latency(&self) -> LatencySummary {
+        LatencySummary::default()
+    }
+
     /// Reads that have not ended, as far as the method knows them one by one.
     fn outstanding(&self) -> Vec<OutstandingRead> {
         Vec::new()
     }
 
-    /// Tells the kernel of memory that most reads will go to (the pool's arena). Only ever a gain in CPU time: when it
-    /// cannot be had, reads are plain.
+    /// Tells the kernel of memory that most reads will go to (the pool's arena), once in the life of the method. All of
+    /// it becomes resident. When it cannot be had, reads are plain.
     ///
     /// # Safety
     /// The memory must stay mapped until the method was dropped.
     #[allow(unsafe_code, reason = "the caller promises that the memory stays mapped")]
-    unsafe fn register_memory(&self, base: NonNull<u8>, len: usize) -> MemoryRegistration {
-        let _ = (base, len);
+    unsafe fn register_memory(&self, memory: &[Segment]) -> MemoryRegistration {
+        let _ = memory;
         MemoryRegistration::Plain(format!("{} does not register memory", self.name()))
     }
 }

@@ -3,6 +3,7 @@
 use super::{IoMethod, WaitOutcome, gate::Gate};
 use crate::{
     IoStats, MethodName, Request,
+    latency::LatencySummary,
     stats::{add, add_time},
     transfer::{Core, Step, Transfer},
 };
@@ -55,6 +56,10 @@ impl IoMethod for SyncMethod {
 
     fn wait(&self, lane: usize, done: &dyn Fn() -> bool, timeout: Duration) -> WaitOutcome {
         wait_at(&self.lanes[lane], &self.core, done, timeout)
+    }
+
+    fn latency(&self) -> LatencySummary {
+        self.core.latencies.summary()
     }
 
     fn stats(&self) -> IoStats {

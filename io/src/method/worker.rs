@@ -6,6 +6,7 @@
 use super::{IoMethod, WaitOutcome, gate::Gate, sync::wait_at};
 use crate::{
     IoConfig, IoError, IoStats, MethodName, Request, fork,
+    latency::LatencySummary,
     stats::{add, add_time},
     transfer::{Core, Step, Transfer},
 };
@@ -48,6 +49,8 @@ pub(crate) struct WorkerMethod {
     threads: Mutex<Vec<JoinHandle<()>>>,
     started: AtomicUsize,
     drain_timeout: Duration,
+    /// Read here what the page cache has.
+    inline: bool,
     forks: u64,
 }
 
@@ -73,6 +76,7 @@ impl WorkerMethod {
             threads: Mutex::default(),
             started: 0.into(),
             drain_timeout: config.drain_timeout,
+            inline: config.worker_inline,
             forks: fork::count(),
         };
         for _ in 0..min {
@@ -148,9 +152,13 @@ impl Shared {
         self.alive.fetch_sub(1, Ordering::SeqCst);
     }
 
-    fn run(&self, job: Job) {
-        let Job { mut transfer, lane } = job;
-        transfer.run(&self.core, Step::Ask);
+    fn run(&self, mut job: Job) {
+        job.transfer.run(&self.core, Step::Ask);
+        self.finish(job);
+    }
+
+    fn finish(&self, job: Job) {
+        let Job { transfer, lane } = job;
         self.in_flight.fetch_sub(1, Ordering::Relaxed);
         transfer.finish(&self.core);
         self.gates[lane].notify();
@@ -174,8 +182,13 @@ impl IoMethod for WorkerMethod {
         let began = Instant::now();
         let core = &self.shared.core;
         for request in requests.drain(..) {
-            let job = Job { transfer: Transfer::new(request), lane };
+            let mut job = Job { transfer: Transfer::new(request), lane };
             core.note_in_flight(self.shared.in_flight.fetch_add(1, Ordering::Relaxed) + 1);
+            if self.inline && job.transfer.request().file().may_be_cached() && job.transfer.read_cached(core) {
+                add(&core.counters.inline_cached, 1);
+                self.shared.finish(job);
+                continue;
+            }
             // A forked child has the queue but not the workers.
             let Some(queue) = self.queue.as_ref().filter(|_| fork::count() == self.forks) else {
                 self.shared.run(job);
@@ -197,6 +210,10 @@ impl IoMethod for WorkerMethod {
 
     fn wait(&self, lane: usize, done: &dyn Fn() -> bool, timeout: Duration) -> WaitOutcome {
         wait_at(&self.shared.gates[lane], &self.shared.core, done, timeout)
+    }
+
+    fn latency(&self) -> LatencySummary {
+        self.shared.core.latencies.summary()
     }
 
     fn stats(&self) -> IoStats {

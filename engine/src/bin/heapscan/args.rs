@@ -86,7 +86,7 @@ pub(crate) struct EngineArgs {
     #[arg(long, default_value = "128kB", value_name = "SIZE", value_parser = size)]
     pub(crate) io_combine_limit: u64,
     /// Reads that one scan keeps in flight; 0 reads one at a time
-    #[arg(long, default_value_t = 16, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=1000))]
+    #[arg(long, default_value_t = 32, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=1000))]
     pub(crate) effective_io_concurrency: u32,
     /// Reads in flight that a ring or queue holds at most
     #[arg(long, default_value_t = 64, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
@@ -94,6 +94,25 @@ pub(crate) struct EngineArgs {
     /// Read past the page cache (O_DIRECT)
     #[arg(long)]
     pub(crate) io_direct: bool,
+    /// Read through the page cache but leave nothing there (RWF_DONTCACHE, Linux 6.14)
+    #[arg(long, conflicts_with = "io_direct")]
+    pub(crate) io_uncached: bool,
+    /// io_uring: a kernel thread polls for submissions; it takes a CPU while there is work
+    #[arg(long)]
+    pub(crate) io_sqpoll: bool,
+    /// io_uring: poll the device for completions; needs --io-direct and a device with poll queues
+    #[arg(long, requires = "io_direct")]
+    pub(crate) io_iopoll: bool,
+    /// io_uring, direct reads: pin the whole pool once instead of each read's memory: off or auto
+    #[arg(long, default_value = "off", value_name = "MODE")]
+    pub(crate) io_registered_buffers: heapscan::RegisteredBuffers,
+    /// io_uring, buffered reads: hand them to kernel threads: never, always, or N/SIZE for more than N in flight or reads of
+    /// SIZE and more
+    #[arg(long, default_value = "never", value_name = "RULE", value_parser = async_rule)]
+    pub(crate) io_async: heapscan::AsyncRule,
+    /// worker: also hand over what the page cache has
+    #[arg(long)]
+    pub(crate) io_worker_always: bool,
     /// Size of the buffer pool
     #[arg(long, default_value = "128MB", value_name = "SIZE", value_parser = size)]
     pub(crate) shared_buffers: u64,
@@ -151,6 +170,12 @@ pub(crate) struct ScanArgs {
 
 #[derive(Args)]
 pub(crate) struct MethodsArgs {
+    /// Read this file directly for a second or two, at several sizes and depths, and recommend settings
+    #[arg(long, value_name = "FILE")]
+    pub(crate) probe: Option<PathBuf>,
+    /// The method that reads it: auto, sync, worker, io_uring or tokio_uring
+    #[arg(long, default_value = "auto", value_name = "METHOD")]
+    pub(crate) io_method: heapscan_io::MethodChoice,
     /// Output format
     #[arg(long, default_value = "table", value_enum)]
     pub(crate) format: ListFormat,
@@ -190,6 +215,19 @@ fn size(text: &str) -> Result<u64, String> {
     number.checked_mul(factor).ok_or_else(|| format!("{text} is too large"))
 }
 
+fn async_rule(text: &str) -> Result<heapscan::AsyncRule, String> {
+    match text {
+        "never" => Ok(heapscan::AsyncRule::Never),
+        "always" => Ok(heapscan::AsyncRule::Always),
+        _ => {
+            let parts = text.split_once('/').and_then(|(n, bytes)| Some((n.parse().ok()?, size(bytes).ok()?)));
+            let (in_flight, bytes) =
+                parts.ok_or_else(|| format!("{text:?} is none of never, always, or N/SIZE such as 4/32kB"))?;
+            Ok(heapscan::AsyncRule::Threshold { in_flight, bytes: usize::try_from(bytes).unwrap_or(usize::MAX) })
+        }
+    }
+}
+
 fn block_range(text: &str) -> Result<(u32, u32), String> {
     let (from, to) = text.split_once("..").ok_or_else(|| format!("{text:?} is not a block range such as 100..200"))?;
     let number = |part: &str, default| {
@@ -220,6 +258,14 @@ mod tests {
         assert!(size("MB").is_err());
         assert!(size("12 parsecs").is_err());
         assert!(size("99999999999TB").is_err());
+    }
+
+    #[test]
+    fn rules_for_handing_over_are_understood() {
+        use heapscan::AsyncRule;
+        assert_eq!(async_rule("4/32kB"), Ok(AsyncRule::Threshold { in_flight: 4, bytes: 32 << 10 }));
+        assert_eq!((async_rule("never"), async_rule("always")), (Ok(AsyncRule::Never), Ok(AsyncRule::Always)));
+        assert!(async_rule("4").is_err() && async_rule("x/8kB").is_err() && async_rule("4/x").is_err());
     }
 
     #[test]

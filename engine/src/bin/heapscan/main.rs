@@ -52,6 +52,15 @@ fn open(args: &args::ClusterArgs) -> Result<Engine> {
     if let Some(why) = &method.why {
         say(&format!("heapscan: io_method {} uses {}: {why}", method.requested, method.used));
     }
+    for (asked, name) in [(args.engine.io_sqpoll, "sqpoll"), (args.engine.io_iopoll, "iopoll")] {
+        let detail = method.details.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str());
+        match detail {
+            _ if !asked => {}
+            Some("used") => {}
+            Some(why) => say(&format!("heapscan: --io-{name}: {why}")),
+            None => say(&format!("heapscan: --io-{name} is for io_uring; io_method {} ignores it", method.used)),
+        }
+    }
     Ok(engine)
 }
 
@@ -62,6 +71,7 @@ fn options(args: &args::ClusterArgs) -> EngineOptions {
         io_combine_limit: engine.io_combine_limit,
         effective_io_concurrency: engine.effective_io_concurrency,
         io_direct: engine.io_direct,
+        io_uncached: engine.io_uncached,
         huge_pages: engine.huge_pages,
         verify: engine.verify,
         allow_unclean: args.allow_unclean,
@@ -70,6 +80,11 @@ fn options(args: &args::ClusterArgs) -> EngineOptions {
     };
     options.io.method = engine.io_method;
     options.io.io_workers = engine.io_workers.map(|n| n as usize);
+    options.io.sqpoll = engine.io_sqpoll;
+    options.io.iopoll = engine.io_iopoll;
+    options.io.registered_buffers = engine.io_registered_buffers;
+    options.io.async_rule = engine.io_async;
+    options.io.worker_inline = !engine.io_worker_always;
     options.io.io_max_concurrency = engine.io_max_concurrency;
     options.io.fault = engine.io_fault.clone();
     options

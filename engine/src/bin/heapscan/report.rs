@@ -1,6 +1,6 @@
 //! The metrics of a scan, for people and for programs.
 
-use heapscan::{Engine, IoStats, MethodReport, ScanStats, Table};
+use heapscan::{Engine, IoStats, LatencySummary, MethodReport, ScanStats, Table};
 use nix::sys::resource::{UsageWho, getrusage};
 use serde::Serialize;
 use std::{fmt, time::Instant};
@@ -22,9 +22,15 @@ pub(crate) struct Report {
     blocks: u32,
     block_size: u32,
     direct: bool,
+    /// `direct`, `uncached` or `buffered`.
+    reads: &'static str,
+    /// Why the table is not read in the way that was asked for.
+    reads_note: Option<String>,
     method: MethodReport,
     scan: ScanStats,
     io: IoStats,
+    /// From submission to completion, catalogs included.
+    latency: LatencySummary,
     shared_buffers: u64,
     /// The kind of pages that the pool lies on, one a partition.
     memory_pages: Vec<String>,
@@ -47,9 +53,16 @@ impl Report {
             blocks: table.blocks(),
             block_size,
             direct: table.is_direct(),
+            reads: match (table.is_direct(), table.is_uncached()) {
+                (true, _) => "direct",
+                (false, true) => "uncached",
+                (false, false) => "buffered",
+            },
+            reads_note: table.io_note(),
             method: engine.method().clone(),
             scan: *stats,
             io: engine.io_stats(),
+            latency: engine.io_latency(),
             shared_buffers: engine.options().shared_buffers,
             memory_pages: engine.pool().memory_reports().iter().map(|r| r.used.to_string()).collect(),
             mean_read_bytes: stats.io.mean_read_bytes(block_size),
@@ -76,7 +89,15 @@ impl fmt::Display for Report {
         for (key, value) in &self.method.details {
             writeln!(f, "  {key:<13} {value}")?;
         }
-        writeln!(f, "reads go        {}", if self.direct { "past the page cache" } else { "through the page cache" })?;
+        let way = match self.reads {
+            "direct" => "past the page cache",
+            "uncached" => "through the page cache, leaving nothing there",
+            _ => "through the page cache",
+        };
+        match &self.reads_note {
+            Some(note) => writeln!(f, "reads go        {way}: {note}")?,
+            None => writeln!(f, "reads go        {way}")?,
+        }
         writeln!(f, "rows            {} visible of {} tuples on {} pages", scan.rows, scan.tuples, scan.pages)?;
         writeln!(f, "time            {seconds:.3} s for the scan ({rate:.2} GB/s), {:.3} s in all", self.wall_seconds)?;
         writeln!(f, "CPU             {:.3} s user, {:.3} s system", self.user_seconds, self.system_seconds)?;
@@ -101,6 +122,17 @@ impl fmt::Display for Report {
             io.waits,
             io.submit_nanos as f64 / 1e9,
             io.wait_nanos as f64 / 1e9
+        )?;
+        let micros = |nanos: u64| nanos as f64 / 1e3;
+        let latency = &self.latency;
+        writeln!(
+            f,
+            "latency         {:.0} us p50, {:.0} us p90, {:.0} us p99, {:.0} us at most, of {} reads",
+            micros(latency.p50_nanos),
+            micros(latency.p90_nanos),
+            micros(latency.p99_nanos),
+            micros(latency.max_nanos),
+            latency.count
         )?;
         writeln!(
             f,

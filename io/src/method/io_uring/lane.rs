@@ -9,7 +9,10 @@
 //!
 //! There must be one leader only: a second thread could take the completion that the first is about to sleep for.
 
-use super::slots::{Slots, Ticket};
+use super::{
+    buffers::{self, FixedBuffer},
+    slots::{Slots, Ticket},
+};
 use crate::{
     AsyncRule, OutstandingRead, Request, WaitOutcome,
     method::gate::{Gate, NAP},
@@ -21,19 +24,11 @@ use std::{
     collections::VecDeque,
     io,
     sync::{
-        Mutex, MutexGuard, PoisonError,
+        Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicBool, AtomicUsize, Ordering, fence},
     },
     time::{Duration, Instant},
 };
-
-/// Memory that the ring knows, as addresses.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct FixedBuffer {
-    pub(super) base: usize,
-    pub(super) len: usize,
-    pub(super) index: u16,
-}
 
 /// The office of the leader; given up when it is dropped, also by a completer that panics.
 struct Office<'a>(&'a Lane);
@@ -61,7 +56,8 @@ pub(super) struct Lane {
     settings: LaneSettings,
     slots: Mutex<Slots>,
     queue: Mutex<Queued>,
-    pub(super) buffers: Mutex<Vec<FixedBuffer>>,
+    /// Empty: not registered.
+    pub(super) buffers: OnceLock<Box<[FixedBuffer]>>,
     pub(super) files: super::files::FileTable,
     gate: Gate,
     /// Whether somebody is the leader.
@@ -152,7 +148,7 @@ impl Lane {
             settings,
             slots: Mutex::new(Slots::new(bound)),
             queue: Mutex::default(),
-            buffers: Mutex::default(),
+            buffers: OnceLock::new(),
             files,
             gate: Gate::default(),
             led: AtomicBool::new(false),
@@ -243,14 +239,13 @@ impl Lane {
             let base = only.iov_base.cast::<u8>();
             // `prepare` bounds an operation by 1 GiB.
             let len = len as u32;
-            let buffer = lock(&self.buffers).iter().find(|b| b.holds(base as usize, len as usize)).copied();
+            let buffer = self.buffers.get().and_then(|all| buffers::find(all, base as usize, len as usize));
             match (buffer, self.files.index(transfer.request(), fd, &self.ring)) {
-                (Some(b), Some(file)) => opcode::ReadFixed::new(types::Fixed(file), base, len, b.index)
-                    .offset(offset)
-                    .rw_flags(flags)
-                    .build(),
+                (Some(b), Some(file)) => {
+                    opcode::ReadFixed::new(types::Fixed(file), base, len, b).offset(offset).rw_flags(flags).build()
+                }
                 (Some(b), None) => {
-                    opcode::ReadFixed::new(types::Fd(fd), base, len, b.index).offset(offset).rw_flags(flags).build()
+                    opcode::ReadFixed::new(types::Fd(fd), base, len, b).offset(offset).rw_flags(flags).build()
                 }
                 (None, Some(file)) => {
                     opcode::Read::new(types::Fixed(file), base, len).offset(offset).rw_flags(flags).build()
@@ -561,12 +556,6 @@ impl Lane {
         for transfer in lock(&self.slots).take_all() {
             std::mem::forget(transfer);
         }
-    }
-}
-
-impl FixedBuffer {
-    fn holds(&self, base: usize, len: usize) -> bool {
-        base >= self.base && base.saturating_add(len) <= self.base + self.len
     }
 }
 

@@ -1,5 +1,6 @@
 //! `io_uring`: reads through rings shared by all threads.
 
+mod buffers;
 mod files;
 mod lane;
 mod setup;
@@ -9,31 +10,26 @@ mod tests;
 
 use self::{
     files::FileTable,
-    lane::{FixedBuffer, Lane, LaneSettings},
+    lane::{Lane, LaneSettings},
 };
 use super::{IoMethod, MemoryRegistration, OutstandingRead, WaitOutcome};
 use crate::{
-    IoConfig, IoError, IoStats, MethodName, Request, fork,
+    IoConfig, IoError, IoStats, MethodName, Request, Segment, fork,
+    latency::LatencySummary,
     transfer::{Core, Step, Transfer},
 };
 use std::{
-    ptr::NonNull,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
-
-/// Bytes of one registered buffer at most (the kernel refuses more), a multiple of every huge page up to that size.
-const REGISTERED_BYTES_MAX: usize = 1 << 30;
-/// Places in a ring's table of buffers; so much memory in GiB can be registered.
-const BUFFER_PLACES: u16 = 1024;
 
 pub(crate) struct IoUringMethod {
     core: Arc<Core>,
     lanes: Vec<Lane>,
     drain_timeout: Duration,
     forks: u64,
-    /// Whether the tables of buffers exist; made when memory is first registered.
-    buffer_tables: Mutex<Option<Result<(), String>>>,
+    /// Memory was registered, or tried to be.
+    registered: Mutex<bool>,
 }
 
 /// What users are told about the rings.
@@ -73,7 +69,7 @@ impl IoUringMethod {
             lanes,
             drain_timeout: config.drain_timeout,
             forks: fork::count(),
-            buffer_tables: Mutex::new(None),
+            registered: Mutex::new(false),
         };
         Ok((method, details))
     }
@@ -81,23 +77,10 @@ impl IoUringMethod {
     fn is_forked(&self) -> bool {
         fork::count() != self.forks
     }
-
-    /// Makes the tables of buffers in all rings, once.
-    fn make_buffer_tables(&self) -> Result<(), String> {
-        let mut tables = self.buffer_tables.lock().unwrap_or_else(PoisonError::into_inner);
-        let make = || {
-            for lane in &self.lanes {
-                let made = lane.ring.submitter().register_buffers_sparse(u32::from(BUFFER_PLACES));
-                made.map_err(|error| format!("the kernel refused a table of buffers: {error}"))?;
-            }
-            Ok(())
-        };
-        tables.get_or_insert_with(make).clone()
-    }
 }
 
 fn open_lane(made: setup::Made, config: &IoConfig) -> (Lane, Details) {
-    let setup::Made { ring, flags, depth, iopoll } = made;
+    let setup::Made { ring, flags, depth, sqpoll, iopoll } = made;
     let parameters = ring.params();
     // The one bound on what is in flight: what was asked for, what the queue of submissions holds, and (never less, but
     // kernels differ) what the queue of completions holds.
@@ -111,19 +94,27 @@ fn open_lane(made: setup::Made, config: &IoConfig) -> (Lane, Details) {
         ("io_max_concurrency".to_owned(), bound.to_string()),
         ("io_wq_workers".to_owned(), workers),
         ("files".to_owned(), files_about),
-        ("sqpoll".to_owned(), config.sqpoll.to_string()),
         ("async_rule".to_owned(), format!("{:?}", config.async_rule)),
     ];
     if bound < config.io_max_concurrency {
         let text = format!("{bound} instead of {}: rings have {depth} entries", config.io_max_concurrency);
         details.push(("io_max_concurrency_clamped".to_owned(), text));
     }
-    if config.iopoll {
-        let text = if iopoll { "used" } else { "asked for, not used: a polled probe read was refused" };
-        details.push(("iopoll".to_owned(), text.to_owned()));
+    for (name, asked, outcome) in [("sqpoll", config.sqpoll, &sqpoll), ("iopoll", config.iopoll, &iopoll)] {
+        let text = match outcome {
+            Ok(()) => "used".to_owned(),
+            Err(why) => format!("asked for, not used: {why}"),
+        };
+        if asked {
+            details.push((name.to_owned(), text));
+        }
     }
-    let settings =
-        LaneSettings { async_rule: config.async_rule, sqpoll: config.sqpoll, iopoll, stall_after: config.stall_after };
+    let settings = LaneSettings {
+        async_rule: config.async_rule,
+        sqpoll: sqpoll.is_ok(),
+        iopoll: iopoll.is_ok(),
+        stall_after: config.stall_after,
+    };
     (Lane::new(ring, bound as usize, settings, files), details)
 }
 
@@ -164,6 +155,10 @@ impl IoMethod for IoUringMethod {
         self.lanes[lane].wait(done, timeout, &self.core)
     }
 
+    fn latency(&self) -> LatencySummary {
+        self.core.latencies.summary()
+    }
+
     fn stats(&self) -> IoStats {
         self.core.counters.snapshot()
     }
@@ -173,36 +168,22 @@ impl IoMethod for IoUringMethod {
     }
 
     #[allow(unsafe_code, reason = "the kernel pins the memory that the caller promised to keep")]
-    unsafe fn register_memory(&self, base: NonNull<u8>, len: usize) -> MemoryRegistration {
-        if let Err(why) = self.make_buffer_tables() {
-            return MemoryRegistration::Plain(why);
+    unsafe fn register_memory(&self, memory: &[Segment]) -> MemoryRegistration {
+        let mut registered = self.registered.lock().unwrap_or_else(PoisonError::into_inner);
+        if std::mem::replace(&mut *registered, true) {
+            return MemoryRegistration::Plain("memory was registered before".to_owned());
         }
-        for lane in &self.lanes {
-            let mut buffers = lane.buffers.lock().unwrap_or_else(PoisonError::into_inner);
-            let mut slices = Vec::new();
-            for at in (0..len).step_by(REGISTERED_BYTES_MAX) {
-                let index = buffers.len() + slices.len();
-                let Some(index) = u16::try_from(index).ok().filter(|&index| index < BUFFER_PLACES) else {
-                    return MemoryRegistration::Plain(format!("more than {BUFFER_PLACES} slices of 1 GiB"));
-                };
-                let slice =
-                    FixedBuffer { base: base.as_ptr() as usize + at, len: (len - at).min(REGISTERED_BYTES_MAX), index };
-                let iovec = libc::iovec { iov_base: base.as_ptr().wrapping_add(at).cast(), iov_len: slice.len };
-                // SAFETY: mapped until this method is dropped, the caller promises; dropping it closes the ring.
-                let registered =
-                    unsafe { lane.ring.submitter().register_buffers_update(u32::from(index), &[iovec], None) };
-                if let Err(error) = registered {
-                    // Slices registered so far stay in the kernel's table and are simply not used.
-                    return MemoryRegistration::Plain(format!(
-                        "the kernel refused to register {} bytes: {error} (the limit on locked memory, ulimit -l?)",
-                        slice.len
-                    ));
-                }
-                slices.push(slice);
+        // SAFETY: passed on from the caller.
+        match unsafe { buffers::register(&self.lanes, memory) } {
+            Ok(how) => {
+                tracing::debug!("registered buffers: {how}");
+                MemoryRegistration::Fixed(how)
             }
-            buffers.extend(slices);
+            Err(why) => {
+                tracing::info!("reads are plain: {why}");
+                MemoryRegistration::Plain(why)
+            }
         }
-        MemoryRegistration::Fixed
     }
 }
 

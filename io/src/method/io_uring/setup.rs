@@ -2,7 +2,7 @@
 
 use crate::{IoConfig, IoError, MethodName, config::cpu_count, method::ring_errors};
 use io_uring::{IoUring, opcode, types};
-use std::{fs::File, io, os::fd::AsRawFd, time::Duration};
+use std::{fs::File, io, os::fd::AsRawFd, path::Path, time::Duration};
 
 /// Fewest entries of a ring: below this, halving the depth because of a memory limit stops.
 const ENTRIES_MIN: u32 = 8;
@@ -30,7 +30,10 @@ pub(super) struct Made {
     pub(super) ring: IoUring,
     pub(super) flags: &'static str,
     pub(super) depth: u32,
-    pub(super) iopoll: bool,
+    /// Whether a kernel thread polls for submissions, or why not.
+    pub(super) sqpoll: Result<(), String>,
+    /// Whether completions are polled for, or why not.
+    pub(super) iopoll: Result<(), String>,
 }
 
 /// Why a ring cannot be had.
@@ -44,7 +47,7 @@ fn refused(what: &'static str) -> impl Fn(io::Error) -> Refused {
     move |error| Refused { what, errno: error.raw_os_error().unwrap_or(libc::EIO) }
 }
 
-fn build(config: &IoConfig, rung: Rung, depth: u32, iopoll: bool) -> io::Result<IoUring> {
+fn build(sqpoll: bool, rung: Rung, depth: u32, iopoll: bool) -> io::Result<IoUring> {
     let mut builder = IoUring::builder();
     builder.dontfork();
     // CLAMP: a depth beyond the kernel's limit becomes that limit; what came out is read from the ring.
@@ -55,7 +58,7 @@ fn build(config: &IoConfig, rung: Rung, depth: u32, iopoll: bool) -> io::Result<
     if rung.no_sqarray {
         builder.setup_no_sqarray();
     }
-    if config.sqpoll {
+    if sqpoll {
         builder.setup_sqpoll(100);
     }
     if iopoll {
@@ -65,13 +68,13 @@ fn build(config: &IoConfig, rung: Rung, depth: u32, iopoll: bool) -> io::Result<
 }
 
 /// Steps down the ladder on EINVAL only, and halves the depth on ENOMEM.
-fn create(config: &IoConfig, iopoll: bool) -> Result<(IoUring, &'static str, u32), Refused> {
+fn create(config: &IoConfig, sqpoll: bool, iopoll: bool) -> Result<(IoUring, &'static str, u32), Refused> {
     let mut depth = config.io_max_concurrency.next_power_of_two().max(ENTRIES_MIN);
     let mut rungs = LADDER.into_iter().peekable();
     let mut patience = ENOMEM_RETRIES;
     loop {
         let Some(&rung) = rungs.peek() else { return Err(Refused { what: "io_uring_setup", errno: libc::EINVAL }) };
-        match build(config, rung, depth, iopoll) {
+        match build(sqpoll, rung, depth, iopoll) {
             Ok(ring) => return Ok((ring, rung.name, depth)),
             Err(error) => match error.raw_os_error() {
                 Some(libc::EINVAL) => drop(rungs.next()),
@@ -88,20 +91,30 @@ fn create(config: &IoConfig, iopoll: bool) -> Result<(IoUring, &'static str, u32
 
 /// A working ring: created, and a no-op and a real read went through it.
 pub(super) fn make(config: &IoConfig) -> Result<Made, Refused> {
-    if config.iopoll
-        && let Ok((ring, flags, depth)) = create(config, true)
-        && probe_polled(&ring).is_ok()
-    {
-        return Ok(Made { ring, flags, depth, iopoll: true });
+    let not_asked = || Err("not asked for".to_owned());
+    let mut sqpoll = if config.sqpoll { Ok(()) } else { not_asked() };
+    let mut iopoll = if config.iopoll { Ok(()) } else { not_asked() };
+    if config.iopoll {
+        match make_polled(config) {
+            Ok((ring, flags, depth)) => return Ok(Made { ring, flags, depth, sqpoll, iopoll }),
+            Err(why) => iopoll = Err(why),
+        }
     }
-    let (ring, flags, depth) = create(config, false)?;
+    let mut created = create(config, config.sqpoll, false);
+    if config.sqpoll
+        && let Err(Refused { errno, .. }) = created
+    {
+        created = create(config, false, false);
+        sqpoll = Err(format!("the kernel refused it: {}", io::Error::from_raw_os_error(errno)));
+    }
+    let (ring, flags, depth) = created?;
     let parameters = ring.params();
     if !parameters.is_feature_ext_arg() || !parameters.is_feature_nodrop() {
         // Without them no bounded wait, or lost completions (before Linux 5.11).
         return Err(Refused { what: "io_uring_setup features EXT_ARG and NODROP", errno: libc::EOPNOTSUPP });
     }
     probe(&ring)?;
-    Ok(Made { ring, flags, depth, iopoll: false })
+    Ok(Made { ring, flags, depth, sqpoll, iopoll })
 }
 
 /// A no-op, then the first bytes of a file of which we know that it exists: this program.
@@ -128,12 +141,26 @@ fn probe(ring: &IoUring) -> Result<(), Refused> {
     }
 }
 
+/// A polled ring, proven by a direct read from the device that is meant.
+fn make_polled(config: &IoConfig) -> Result<(IoUring, &'static str, u32), String> {
+    let path = config.probe_file.as_deref().unwrap_or_else(|| Path::new("/proc/self/exe"));
+    let (ring, flags, depth) = create(config, config.sqpoll, true)
+        .map_err(|refusal| format!("no such ring: {}", io::Error::from_raw_os_error(refusal.errno)))?;
+    match probe_polled(&ring, path) {
+        Ok(()) => Ok((ring, flags, depth)),
+        Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => {
+            Err(format!("{}: the file system or the device has no poll queues ({error})", path.display()))
+        }
+        Err(error) => Err(format!("{}: polled direct read: {error}", path.display())),
+    }
+}
+
 /// A direct read through a polled ring; EOPNOTSUPP where the device has no poll queues.
-fn probe_polled(ring: &IoUring) -> io::Result<()> {
+fn probe_polled(ring: &IoUring, path: &Path) -> io::Result<()> {
     use std::os::unix::fs::OpenOptionsExt;
     #[repr(align(4096))]
     struct Page([u8; 4096]);
-    let file = std::fs::OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open("/proc/self/exe")?;
+    let file = std::fs::OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(path)?;
     let mut page = Box::new(Page([0; 4096]));
     let read = opcode::Read::new(types::Fd(file.as_raw_fd()), page.0.as_mut_ptr(), 4096).build();
     match ask_once(ring, &read, 3) {

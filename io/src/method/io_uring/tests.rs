@@ -28,7 +28,12 @@ fn method(ended: &Arc<Ended>) -> Option<IoUringMethod> {
         drain_timeout: Duration::from_millis(100),
         ..IoConfig::default()
     };
-    let core = Core { completer: Arc::clone(ended) as _, counters: Default::default(), faults: None };
+    let core = Core {
+        completer: Arc::clone(ended) as _,
+        counters: Default::default(),
+        latencies: Default::default(),
+        faults: None,
+    };
     match IoUringMethod::new(&config, Arc::new(core)) {
         Ok((method, _)) => Some(method),
         Err(error) => {

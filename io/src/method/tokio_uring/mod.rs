@@ -7,7 +7,7 @@ mod runtime;
 
 use super::{IoMethod, WaitOutcome, gate::Gate, ring_errors, sync::wait_at};
 use crate::{
-    IoConfig, IoError, IoStats, MethodName, Request, fork,
+    IoConfig, IoError, IoStats, LatencySummary, MethodName, Request, fork,
     stats::add_time,
     transfer::{Core, Step, Transfer},
 };
@@ -201,6 +201,10 @@ impl IoMethod for TokioUringMethod {
 
     fn wait(&self, lane: usize, done: &dyn Fn() -> bool, timeout: Duration) -> WaitOutcome {
         wait_at(&self.lanes[lane].shared.gate, &self.core, done, timeout)
+    }
+
+    fn latency(&self) -> LatencySummary {
+        self.core.latencies.summary()
     }
 
     fn stats(&self) -> IoStats {
