@@ -4,7 +4,11 @@
 
 mod arrow_support;
 
-use arrow_array::{Array, RecordBatch, cast::AsArray};
+use arrow_array::{
+    Array, RecordBatch,
+    cast::AsArray,
+    types::{Date32Type, Float64Type, IntervalMonthDayNanoType, TimestampNanosecondType},
+};
 use arrow_schema::{DataType, Field, IntervalUnit, TimeUnit};
 use heapscan::{
     Database, Engine, EngineOptions, ErrorKind, MethodChoice, MethodName,
@@ -14,6 +18,7 @@ use heapscan::{
     },
 };
 use heapscan_fixtures::{Snapshot, corpus};
+use std::io::Write;
 
 fn snapshot(name: &str) -> Snapshot {
     corpus(name).and_then(|f| f.snapshot("clean")).expect("fixture")
@@ -148,4 +153,331 @@ fn every_table_of_15() {
 #[test]
 fn every_table_of_12() {
     every_table("corpus-small-12");
+}
+
+/// An io_method that this machine refuses is skipped visibly, unless HEAPSCAN_REQUIRE names it.
+fn is_usable(method: MethodName) -> bool {
+    let usable = heapscan::probe_methods();
+    let status = usable.iter().find(|s| s.name == method.as_str()).expect("each method has a status");
+    if !status.usable {
+        let reason = status.reason.as_deref().unwrap_or("no reason given");
+        let required = std::env::var("HEAPSCAN_REQUIRE").unwrap_or_default();
+        assert!(!required.split(',').any(|r| r == method.as_str()), "{method} is required: {reason}");
+        let _ = writeln!(std::io::stderr(), "SKIP {method}: {reason}");
+    }
+    status.usable
+}
+
+/// The smallest pool: batches hold on to no more than one of its frames.
+#[test]
+fn every_method_with_sixteen_frames() {
+    let snapshot = snapshot("corpus-small-18");
+    let oracle = snapshot.table("public", "sz_big").expect("table");
+    let expected = snapshot.oracle_without_ctid(oracle.oid).expect("oracle");
+    let options = BatchOptions { max_rows: 1000, ..lenient() };
+    for method in MethodName::ALL.into_iter().filter(|&method| is_usable(method)) {
+        let mut how = EngineOptions { shared_buffers: 16 * 8192, ..EngineOptions::default() };
+        how.io.method = MethodChoice::Named(method);
+        let engine = engine(&snapshot, how);
+        assert_eq!(engine.method().used, method.as_str());
+        let table = engine.database(None).and_then(|d| d.table("sz_big")).expect("table");
+        let mut batches = table.scan().batches(options.clone()).expect("batches");
+        compare(&mut batches, &options, &expected).unwrap_or_else(|e| panic!("{method}: {e}"));
+    }
+}
+
+/// Type, nullable, and of the metadata: type name, typmod, conversion.
+fn described(database: &Database, table: &str, options: &BatchOptions) -> Vec<String> {
+    let scan = database.table(table).expect("table").scan();
+    let schema = scan.arrow_schema(options).expect("schema");
+    assert_eq!(scan.batches(options.clone()).expect("batches").schema(), schema);
+    let name = schema.metadata()[METADATA_TABLE].clone();
+    assert_eq!(name, format!("public.{table}"));
+    let describe = |field: &std::sync::Arc<Field>| {
+        let of = |key: &str| field.metadata()[key].clone();
+        assert!(of(METADATA_OID).parse::<u32>().is_ok());
+        let not_null = if field.is_nullable() { "" } else { " not null" };
+        let (data_type, type_name) = (field.data_type(), of(METADATA_TYPE));
+        let (typmod, conversion) = (of(METADATA_TYPMOD), of(METADATA_CONVERSION));
+        format!("{} {data_type:?}{not_null} <- {type_name} {typmod}: {conversion}", field.name())
+    };
+    schema.fields().iter().map(describe).collect()
+}
+
+#[test]
+fn schemas_come_from_the_catalog() {
+    let database = database("corpus-small-18");
+    let default = BatchOptions::default();
+    let of = |table: &str| described(&database, table, &default);
+    assert_eq!(
+        of("ty_numeric_mod"),
+        [
+            "id Int32 <- int4 -1: exact",
+            "a Decimal128(10, 2) <- numeric 655366: exact; NaN and infinities are errors",
+            "b Decimal128(38, 0) <- numeric 2490372: exact; NaN and infinities are errors",
+            "c Utf8 <- numeric 65536504: numeric text",
+        ]
+    );
+    let negative = of("ty_numeric_negscale");
+    assert_eq!(negative[1], "a Decimal128(3, -2) <- numeric 198658: exact; NaN and infinities are errors");
+    assert_eq!(negative[2], "b Decimal128(4, 4) <- numeric 131080: exact; NaN and infinities are errors");
+    assert_eq!(
+        of("seq_a"),
+        [
+            "last_value Int64 not null <- int8 -1: exact",
+            "log_cnt Int64 not null <- int8 -1: exact",
+            "is_called Boolean not null <- bool -1: exact",
+        ]
+    );
+    for (table, wanted) in [
+        ("ty_oid", "v UInt32 <- oid -1: exact"),
+        ("ty_bpchar", "v Utf8 <- bpchar 9: exact"),
+        ("ty_name", "v Utf8 <- name -1: exact"),
+        ("ty_jsonb", "v Utf8 <- jsonb -1: text"),
+        ("ty_bytea", "v Binary <- bytea -1: exact"),
+        ("ty_uuid", "v FixedSizeBinary(16) <- uuid -1: exact"),
+        ("ty_mood", "v Dictionary(Int32, Utf8) <- mood -1: enum label"),
+        ("ty_posint", "v Int32 <- posint -1: exact"),
+        ("ty_dposint", "v Int32 <- dposint -1: exact"),
+        ("ty_time", "v Time64(Microsecond) <- time -1: exact"),
+        ("ty_timetz", "v Utf8 <- timetz -1: text"),
+        ("ty_date", "v Date32 <- date -1: days since 1970-01-01; infinities are errors"),
+        (
+            "ty_timestamptz",
+            "v Timestamp(Microsecond, Some(\"UTC\")) <- timestamptz -1: microseconds since 1970-01-01; infinities are errors",
+        ),
+        ("ta_int4", "v Utf8 <- _int4 -1: text"),
+    ] {
+        assert!(of(table).contains(&wanted.to_owned()), "{:?} lacks {wanted}", of(table));
+    }
+    assert_eq!(of("ext_types")[1], "h Binary <- hstore -1: bytes as stored");
+
+    let other = BatchOptions {
+        all_nullable: true,
+        timestamp_unit: TimestampUnit::Nanosecond,
+        interval: IntervalPolicy::MonthDayNano,
+        text: TextPolicy::Binary,
+        ..lenient()
+    };
+    assert_eq!(described(&database, "seq_a", &other)[0], "last_value Int64 <- int8 -1: exact");
+    let schema = database.table("ty_timestamp").expect("table").scan().arrow_schema(&other).expect("schema");
+    assert_eq!(*schema.field(1).data_type(), DataType::Timestamp(TimeUnit::Nanosecond, None));
+    let schema = database.table("ty_interval").expect("table").scan().arrow_schema(&other).expect("schema");
+    assert_eq!(*schema.field(1).data_type(), DataType::Interval(IntervalUnit::MonthDayNano));
+    assert_eq!(described(&database, "ty_text", &other)[1], "v Binary <- text -1: exact, in the database's encoding");
+    // What has only ASCII text stays text.
+    assert!(described(&database, "ty_numeric", &other)[1].starts_with("v Utf8"));
+}
+
+#[test]
+fn empty_tables_have_a_schema_and_no_batch() {
+    let database = database("corpus-small-18");
+    for table in ["sz_empty", "sz_all_zero", "sz_all_deleted"] {
+        let mut batches = database.table(table).expect("table").scan().batches(BatchOptions::default()).expect("scan");
+        assert!(!batches.schema().fields().is_empty());
+        assert!(batches.next().is_none() && batches.next().is_none());
+        assert_eq!((batches.stats().batches, batches.stats().scan.rows), (0, 0));
+    }
+}
+
+#[test]
+fn limits_and_scans_without_columns() {
+    let database = database("corpus-small-18");
+    let scan = database.table("sz_big").expect("table").scan();
+    let sizes =
+        |batches: Batches| batches.map(|b| b.map(|b| b.num_rows())).collect::<Result<Vec<_>, _>>().expect("rows");
+    let options = BatchOptions { max_rows: 4, ..BatchOptions::default() };
+    assert_eq!(sizes(scan.clone().limit(10).batches(options.clone()).expect("batches")), [4, 4, 2]);
+    assert_eq!(sizes(scan.clone().limit(0).batches(options).expect("batches")), [0; 0]);
+
+    let none: [&str; 0] = [];
+    let mut batches = scan.clone().columns(&none).batches(BatchOptions::default()).expect("batches");
+    let sizes: Vec<usize> = (&mut batches).map(|b| b.expect("batch").num_rows()).collect();
+    assert_eq!(sizes.iter().sum::<usize>(), 51_200);
+    assert!(sizes.iter().all(|&rows| rows <= 8192));
+    assert_eq!(batches.stats().scan.rows, 51_200);
+
+    // A column twice, in another order.
+    let twice = scan.clone().columns(&["id", "id"]).limit(3).batches(BatchOptions::default()).expect("batches");
+    let batch = twice.last().expect("a batch").expect("rows");
+    assert_eq!((batch.num_columns(), batch.column(0)), (2, batch.column(1)));
+
+    for options in [
+        BatchOptions { max_rows: 0, ..BatchOptions::default() },
+        BatchOptions { max_bytes: 0, ..BatchOptions::default() },
+        BatchOptions { max_bytes: 1 << 31, ..BatchOptions::default() },
+    ] {
+        assert_eq!(scan.clone().batches(options).expect_err("no such batches").kind(), ErrorKind::Usage);
+    }
+}
+
+#[test]
+fn infinities_by_policy() {
+    let database = database("corpus-small-18");
+    let by = |table, infinity| table_batches(&database, table, BatchOptions { infinity, ..BatchOptions::default() });
+    for table in ["ty_date", "ty_timestamp", "ty_timestamptz"] {
+        let error = by(table, InfinityPolicy::Error).expect_err("an infinity");
+        assert_eq!(error.kind(), ErrorKind::Value);
+        let text = error.to_string();
+        assert!(text.contains("row (0,1), column v: infinity") && text.contains("BatchOptions::infinity"), "{text}");
+    }
+    for (table, replaced) in [("ty_date", 2), ("ty_timestamp", 3), ("ty_timestamptz", 3)] {
+        for (infinity, nulls) in [(InfinityPolicy::Null, replaced + 1), (InfinityPolicy::Saturate, 1)] {
+            let options = BatchOptions { infinity, ..BatchOptions::default() };
+            let mut batches = database.table(table).expect("table").scan().batches(options).expect("batches");
+            let batch = batches.next().expect("a batch").expect("rows");
+            assert_eq!(batch.column(1).null_count() as u64, nulls, "{table} {infinity:?}");
+            assert_eq!(batches.stats().replaced, replaced, "{table} {infinity:?}");
+        }
+    }
+    let dates = by("ty_date", InfinityPolicy::Saturate).expect("dates");
+    let dates = dates[0].column(1).as_primitive::<Date32Type>();
+    assert_eq!((dates.value(0), dates.value(1)), (i32::MAX, i32::MIN));
+}
+
+#[test]
+fn nanoseconds_are_checked() {
+    let database = database("corpus-small-18");
+    let options = BatchOptions { timestamp_unit: TimestampUnit::Nanosecond, ..BatchOptions::default() };
+    let options = BatchOptions { infinity: InfinityPolicy::Null, ..options };
+    let batch = table_batches(&database, "ty_timestamp", options).expect("batches").remove(0);
+    let values: Vec<_> = batch.column(1).as_primitive::<TimestampNanosecondType>().iter().collect();
+    let billion = 1_000_000_000;
+    let wanted = [
+        None,
+        None,
+        None,
+        None,
+        None,
+        Some(0),
+        Some(946_684_800 * billion - 1000),
+        Some(946_684_800 * billion),
+        Some(946_684_800 * billion + 1000),
+        Some(1_709_210_096 * billion + billion / 2),
+        None,
+        None,
+        None,
+        None,
+    ];
+    assert_eq!(values, wanted);
+}
+
+#[test]
+fn numerics_by_policy() {
+    let (snapshot, database) = (snapshot("corpus-small-18"), database("corpus-small-18"));
+    let by = |table, numeric| table_batches(&database, table, BatchOptions { numeric, ..BatchOptions::default() });
+    let message = |result: heapscan::Result<_>| {
+        let error = result.map(|_: Vec<RecordBatch>| ()).expect_err("a value that does not fit");
+        assert_eq!(error.kind(), ErrorKind::Value);
+        error.to_string()
+    };
+    // 0.00010000 fits, whatever zeros it shows; 0.00001 is the first that does not.
+    let text = message(by("ty_numeric", NumericPolicy::Decimal { precision: 38, scale: 4 }));
+    assert!(text.contains("row (0,9), column v: 0.00001 has more digits behind the point"), "{text}");
+    let text = message(by("ty_numeric", NumericPolicy::Decimal { precision: 30, scale: 20 }));
+    assert!(text.contains("row (0,16), column v: 12345678901234567890.123456789 has more digits than"), "{text}");
+    let text = message(by("ty_numeric", NumericPolicy::Decimal { precision: 76, scale: 40 }));
+    assert!(text.contains("row (0,20), column v: NaN is no decimal"), "{text}");
+    let text = message(by("ty_numeric_huge", NumericPolicy::LossyFloat64));
+    assert!(text.contains("beyond the range of a float64"), "{text}");
+
+    // Floats are the nearest ones to what the server printed.
+    let oracle = snapshot.table("public", "ty_numeric").expect("table");
+    let expected = snapshot.oracle_without_ctid(oracle.oid).expect("oracle");
+    let lines = String::from_utf8(expected).expect("text");
+    let batches = by("ty_numeric", NumericPolicy::LossyFloat64).expect("floats");
+    let floats = batches[0].column(1).as_primitive::<Float64Type>();
+    assert_eq!(floats.len(), lines.lines().count());
+    for (have, line) in floats.iter().zip(lines.lines()) {
+        let wanted = line.split_once('\t').expect("two fields").1;
+        assert_eq!(have.map(|f| f.to_string()), wanted.parse::<f64>().ok().map(|f| f.to_string()));
+    }
+}
+
+#[test]
+fn numerics_by_column() {
+    let database = database("corpus-small-18");
+    let with = |table, name: &str, policy| {
+        let numeric_columns = vec![(name.to_owned(), policy)];
+        table_batches(&database, table, BatchOptions { numeric_columns, ..lenient() })
+    };
+    let batch =
+        with("ty_numeric_mod", "a", NumericPolicy::Decimal { precision: 60, scale: 4 }).expect("rows").remove(0);
+    assert_eq!(*batch.column(1).data_type(), DataType::Decimal256(60, 4));
+    assert_eq!(arrow_support::rows(&batch)[0][1].as_deref(), Some(&b"12345678.9100"[..]));
+    let batch = with("ty_numeric_mod", "a", NumericPolicy::Text).expect("rows").remove(0);
+    assert_eq!(arrow_support::rows(&batch)[0][1].as_deref(), Some(&b"12345678.91"[..]));
+
+    let kind = |result: heapscan::Result<Vec<RecordBatch>>| result.expect_err("refused").kind();
+    assert_eq!(kind(with("ty_numeric_mod", "nope", NumericPolicy::Text)), ErrorKind::NotFound);
+    assert_eq!(kind(with("ty_numeric_mod", "id", NumericPolicy::Text)), ErrorKind::Usage);
+    for (precision, scale) in [(0, 0), (77, 0), (10, 11)] {
+        let policy = NumericPolicy::Decimal { precision, scale };
+        assert_eq!(kind(with("ty_numeric_mod", "a", policy)), ErrorKind::Usage);
+    }
+    // NaN in a decimal: counted when it becomes NULL.
+    let numeric_columns = vec![("v".to_owned(), NumericPolicy::Decimal { precision: 76, scale: 20 })];
+    let options = BatchOptions { numeric_columns, ..lenient() };
+    let mut batches = database.table("ty_numeric").expect("table").scan().limit(20).batches(options).expect("batches");
+    let batch = batches.next().expect("a batch").expect("rows");
+    assert_eq!((batch.column(1).null_count(), batch.column(1).is_null(19), batches.stats().replaced), (1, true, 1));
+}
+
+#[test]
+fn rows_before_an_error_come_first_and_nothing_after_it() {
+    let database = database("corpus-small-18");
+    let numeric = NumericPolicy::Decimal { precision: 76, scale: 40 };
+    let options = BatchOptions { numeric, max_rows: 6, ..BatchOptions::default() };
+    let mut batches = database.table("ty_numeric").expect("table").scan().batches(options).expect("batches");
+    for _ in 0..3 {
+        assert_eq!(batches.next().expect("a batch").expect("rows").num_rows(), 6);
+    }
+    let error = batches.next().expect("an error").expect_err("NaN");
+    assert!(error.to_string().contains("NaN") && error.block() == Some(0) && error.path().is_some(), "{error}");
+    assert!(batches.next().is_none() && batches.next().is_none());
+}
+
+#[test]
+fn intervals_by_policy() {
+    let database = database("corpus-small-18");
+    let scan = database.table("ty_interval").expect("table").scan();
+    let options = BatchOptions { interval: IntervalPolicy::MonthDayNano, ..BatchOptions::default() };
+    let batch = scan.clone().limit(13).batches(options.clone()).expect("batches").last().expect("rows").expect("rows");
+    let values = batch.column(1).as_primitive::<IntervalMonthDayNanoType>();
+    let value = |row| {
+        let value = values.value(row);
+        (value.months, value.days, value.nanoseconds)
+    };
+    assert_eq!(value(2), (-10, 0, 0));
+    assert_eq!(value(5), (0, 1, -1000));
+    assert_eq!(value(9), (0, i32::MIN, 0));
+    assert_eq!(value(12), (14, 3, (4 * 3600 + 5 * 60 + 6) * 1_000_000_000 + 789_000_000));
+    // Row 22 has 2562047788 hours.
+    let error = scan.batches(options).expect("batches").last().expect("an error").expect_err("too long");
+    assert!(error.to_string().contains("row (0,22), column v: the interval's time part"), "{error}");
+}
+
+#[test]
+fn types_of_extensions_do_not_spoil_the_table() {
+    let database = database("corpus-small-18");
+    let batch = table_batches(&database, "ext_types", BatchOptions::default()).expect("rows").remove(0);
+    // citext is stored as text is.
+    assert_eq!(batch.column(2).as_binary::<i32>().value(0), b"MiXed");
+    let strict = BatchOptions { strict: true, ..BatchOptions::default() };
+    let error = table_batches(&database, "ext_types", strict.clone()).expect_err("hstore");
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    assert!(error.to_string().contains("column h"), "{error}");
+    let scan = database.table("ext_types").expect("table").scan().columns(&["n", "id"]);
+    assert_eq!(scan.batches(strict).expect("batches").map(|b| b.expect("rows").num_rows()).sum::<usize>(), 3);
+}
+
+#[test]
+fn text_as_bytes() {
+    let database = database("corpus-small-18");
+    let text = table_batches(&database, "ty_text", BatchOptions::default()).expect("rows").remove(0);
+    let options = BatchOptions { text: TextPolicy::Binary, ..BatchOptions::default() };
+    let bytes = table_batches(&database, "ty_text", options).expect("rows").remove(0);
+    let text: Vec<_> = text.column(1).as_string::<i32>().iter().map(|t| t.map(str::as_bytes)).collect();
+    assert!(text.len() == 24 && text.iter().flatten().any(|t| !t.is_ascii()));
+    assert_eq!(bytes.column(1).as_binary::<i32>().iter().collect::<Vec<_>>(), text);
 }

@@ -248,6 +248,33 @@ mod tests {
     }
 
     #[test]
+    fn encodings() {
+        use crate::{heap::LinePointer, scan::arrow::cells::Place};
+        use arrow_schema::{DataType, Field};
+
+        let field = Field::new("t", DataType::Utf8, true);
+        let rows = [1, 2].map(|number| LinePointer { number, offset: 0, length: 0 });
+        let cells = Cells { bytes: &[], block: 4, rows: &rows, place: Place::Direct(0), missing: None, field: &field };
+        let check = |check, second: &[u8]| {
+            let values = [b"abc", second].concat();
+            let offsets = vec![0, 3, values.len() as i32];
+            Bytes { source: Source::Plain, check, offsets, values }.check(&cells, 0, 0).map_err(|e| e.to_string())
+        };
+        for good in [Check::Utf8, Check::Ascii(8), Check::Nothing] {
+            assert_eq!(check(good, b"def"), Ok(()));
+        }
+        assert_eq!(check(Check::Utf8, "é".as_bytes()), Ok(()));
+        assert_eq!(check(Check::Nothing, b"\xff"), Ok(()));
+        let error = check(Check::Ascii(8), "é".as_bytes()).expect_err("not ASCII");
+        assert!(
+            error.starts_with("row (4,2), column t: the text is not ASCII") && error.contains("number 8"),
+            "{error}"
+        );
+        let error = check(Check::Utf8, b"\xe9").expect_err("not UTF-8");
+        assert!(error.starts_with("row (4,2), column t: the text is not UTF-8"), "{error}");
+    }
+
+    #[test]
     fn chars() {
         for (byte, text) in [(0, ""), (b'a', "a"), (0x7f, "\x7f"), (0x80, "\\200"), (0xff, "\\377")] {
             let mut out = Vec::new();

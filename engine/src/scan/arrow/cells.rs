@@ -163,3 +163,38 @@ impl<'a> Cells<'a> {
         self.at(row, Error::new(ErrorKind::Value, format!("the value has {have} bytes, not {wanted}")))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use arrow_schema::DataType;
+
+    fn load(slots: &[Slot], missing: Option<&[u8]>, nullable: bool) -> Result<(Vec<i32>, Option<usize>)> {
+        let field = Field::new("n", DataType::Int32, nullable);
+        let rows = vec![LinePointer { number: 7, offset: 0, length: 0 }; slots.len()];
+        let cells = Cells { bytes: &[], block: 3, rows: &rows, place: Place::Slots(slots), missing, field: &field };
+        let (mut out, mut nulls) = (Vec::new(), NullBufferBuilder::new(0));
+        cells.load(&mut out, &mut nulls, i32::from_le_bytes)?;
+        Ok((out, nulls.finish().map(|nulls| nulls.null_count())))
+    }
+
+    #[test]
+    fn nulls_and_missing_values() {
+        let slots = [Slot::NULL, Slot::MISSING];
+        assert_eq!(load(&slots, Some(&[5, 0, 0, 0]), true).expect("values"), (vec![0, 5], Some(1)));
+        assert_eq!(load(&slots, None, true).expect("values"), (vec![0, 0], Some(2)));
+    }
+
+    #[test]
+    fn a_null_where_none_can_be_names_row_and_column() {
+        let error = load(&[Slot::NULL], None, false).expect_err("a NULL");
+        assert_eq!(error.kind(), ErrorKind::Value);
+        assert!(error.to_string().starts_with("row (3,7), column n: NULL in a column"), "{error}");
+    }
+
+    #[test]
+    fn a_missing_value_of_the_wrong_length_is_an_error() {
+        let error = load(&[Slot::MISSING], Some(&[1, 2]), true).expect_err("two bytes");
+        assert!(error.to_string().contains("has 2 bytes, not 4"), "{error}");
+    }
+}
