@@ -42,6 +42,7 @@ pub mod visibility;
 pub use engine::{Database, Engine, Table};
 pub use error::{Error, ErrorKind, Result};
 pub use options::{EngineOptions, VerifyChecksums};
+pub use scan::stream::ScanStream;
 pub use scan::{Column, Page, Row, RowFormat, Scan, ScanBuilder, ScanStats, aggregate};
 pub use storage::{Location, RelationFork, TrailingFragment};
 pub use types::copy;
