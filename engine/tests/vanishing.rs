@@ -3,8 +3,9 @@
 mod method_support;
 
 use heapscan::{ErrorKind, MethodName, Scan, Table};
+use heapscan_fixtures::generate::Generated;
 use method_support::*;
-use std::fs::OpenOptions;
+use std::{fs::OpenOptions, path::PathBuf};
 
 fn truncate(table: &Table, bytes: u64) {
     OpenOptions::new().write(true).open(table.fork().path()).and_then(|f| f.set_len(bytes)).expect("truncate");
@@ -27,9 +28,8 @@ fn drain(scan: &mut Scan, table: &Table, what: &str) -> (Vec<u32>, Vec<u32>) {
     }
 }
 
-fn truncated(method: MethodName, direct: bool, plan: &str, cut: u64) {
+fn truncated(made: &Generated, method: MethodName, direct: bool, plan: &str, cut: u64) {
     let what = format!("{method} direct={direct} {plan:?} cut at {cut}");
-    let (_dir, made) = own_cluster(1);
     let mut options = options(method, 256);
     options.io_direct = direct;
     if !plan.is_empty() {
@@ -53,15 +53,30 @@ fn truncated(method: MethodName, direct: bool, plan: &str, cut: u64) {
     assert!(named.contains(&(table.blocks() - 1)), "{what}: {named:?}");
     assert!(came.is_sorted(), "{what}");
     drop(scan);
+    // Reads of a dropped scan end on their own, and until then keep their pins.
+    while engine.pool_metrics().in_flight > 0 {
+        std::thread::yield_now();
+    }
     assert_eq!(engine.pool().pinned_frames(), 0, "{what}");
+}
+
+/// The file of the accounts, to be written again after each harm.
+fn accounts_file(made: &Generated) -> (PathBuf, Vec<u8>) {
+    let table = made.tables.iter().find(|t| t.name == "pgbench_accounts").expect("accounts");
+    let path = made.data_dir.join(&table.path);
+    let bytes = std::fs::read(&path).expect("the file");
+    (path, bytes)
 }
 
 #[test]
 fn a_truncated_file_says_which_blocks_are_gone() {
+    let (_dir, made) = own_cluster(1);
+    let (path, bytes) = accounts_file(&made);
     for method in methods() {
         for (direct, plan) in [(false, ""), (true, ""), (false, "seed=3,short=0.3,delay=200us,reorder")] {
             for cut in [900 * 8192, 900 * 8192 + 100, 0] {
-                truncated(method, direct, plan, cut);
+                std::fs::write(&path, &bytes).expect("restore");
+                truncated(&made, method, direct, plan, cut);
             }
         }
     }
@@ -69,9 +84,11 @@ fn a_truncated_file_says_which_blocks_are_gone() {
 
 #[test]
 fn an_unlinked_file_is_read_to_its_end() {
+    let (_dir, made) = own_cluster(1);
+    let (path, bytes) = accounts_file(&made);
     for method in methods() {
         for direct in [false, true] {
-            let (_dir, made) = own_cluster(1);
+            std::fs::write(&path, &bytes).expect("restore");
             let mut options = options(method, 256);
             options.io_direct = direct;
             let (_engine, table) = accounts(&made.data_dir, options);
@@ -86,9 +103,11 @@ fn an_unlinked_file_is_read_to_its_end() {
 
 #[test]
 fn a_file_that_is_gone_or_replaced_before_it_is_opened_is_an_error() {
+    let (_dir, made) = own_cluster(1);
+    let (file, bytes) = accounts_file(&made);
     for method in methods() {
         for replaced in [false, true] {
-            let (_dir, made) = own_cluster(1);
+            std::fs::write(&file, &bytes).expect("restore");
             let (_engine, table) = accounts(&made.data_dir, options(method, 256));
             let path = table.fork().path();
             if replaced {
