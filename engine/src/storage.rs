@@ -3,9 +3,15 @@
 use crate::{Error, ErrorKind, Result};
 use heapscan_io::{DataFile, OpenFileOptions};
 use std::{
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
-    sync::{Arc, OnceLock},
+    sync::Arc,
 };
+
+mod open_files;
+
+pub use open_files::OpenFiles;
+use open_files::Slot;
 
 /// Where a block lies.
 #[derive(Clone, Debug)]
@@ -32,7 +38,15 @@ pub enum TrailingFragment {
     Ignore,
 }
 
-/// One fork of a relation, with its segments (`16384`, `16384.1`, ...). Sizes are taken once, when it is opened.
+/// A segment: which file it was when the relation was opened, and that file while it is open.
+#[derive(Debug)]
+struct Segment {
+    identity: (u64, u64),
+    slot: Arc<Slot>,
+}
+
+/// One fork of a relation, with its segments (`16384`, `16384.1`, ...). Sizes are taken once, when it is opened;
+/// files are opened when they are needed, and closed again when others need the descriptors ([`OpenFiles`]).
 #[derive(Debug)]
 pub struct RelationFork {
     base: PathBuf,
@@ -41,7 +55,8 @@ pub struct RelationFork {
     blocks: u32,
     fragment: u32,
     open: OpenFileOptions,
-    segments: Vec<OnceLock<Arc<DataFile>>>,
+    segments: Vec<Segment>,
+    open_files: Arc<OpenFiles>,
 }
 
 impl RelationFork {
@@ -77,7 +92,7 @@ impl RelationFork {
         let mut segments = Vec::new();
         loop {
             let path = segment_path(base, segments.len());
-            let Some(size) = size_of(&path)? else {
+            let Some((size, identity)) = size_of(&path)? else {
                 if segments.is_empty() {
                     let missing = std::io::Error::from_raw_os_error(libc::ENOENT);
                     return Err(Error::os(path, "open relation", &missing));
@@ -99,7 +114,7 @@ impl RelationFork {
                 )
                 .with_path(path));
             }
-            segments.push(OnceLock::new());
+            segments.push(Segment { identity, slot: Arc::default() });
             total += size / u64::from(block_size);
             if size < segment_bytes {
                 break;
@@ -111,7 +126,15 @@ impl RelationFork {
                 .with_path(base)
         })?;
         let fragment = fragment as u32; // less than a block
-        Ok(Self { base: base.to_owned(), block_size, blocks_per_segment, blocks, fragment, open, segments })
+        let open_files = Arc::clone(OpenFiles::of_process());
+        Ok(Self { base: base.to_owned(), block_size, blocks_per_segment, blocks, fragment, open, segments, open_files })
+    }
+
+    /// Lets another table count its open files, not that of the process.
+    #[must_use]
+    pub fn with_open_files(mut self, open_files: Arc<OpenFiles>) -> Self {
+        self.open_files = open_files;
+        self
     }
 
     /// Bytes behind the last block that were [ignored](TrailingFragment::Ignore).
@@ -151,13 +174,7 @@ impl RelationFork {
         }
         let index = (block / self.blocks_per_segment) as usize;
         let within = block % self.blocks_per_segment;
-        let file = match self.segments[index].get() {
-            Some(file) => Arc::clone(file),
-            None => {
-                let file = Arc::new(DataFile::open(&segment_path(&self.base, index), self.open)?);
-                Arc::clone(self.segments[index].get_or_init(|| file))
-            }
-        };
+        let file = self.file(index).map_err(|error| error.with_block(block))?;
         let segment_end =
             (u64::from(block) - u64::from(within) + u64::from(self.blocks_per_segment)).min(u64::from(self.blocks));
         Ok(Location {
@@ -166,12 +183,28 @@ impl RelationFork {
             blocks: (segment_end - u64::from(block)) as u32,
         })
     }
+
+    /// The file of a segment, opened if it is not open.
+    fn file(&self, index: usize) -> Result<Arc<DataFile>> {
+        let segment = &self.segments[index];
+        self.open_files.file(&segment.slot, || {
+            let path = segment_path(&self.base, index);
+            let file = DataFile::open(&path, self.open)?;
+            // It may be opened long after the relation was, and again.
+            if file.identity() == Some(segment.identity) {
+                return Ok(file);
+            }
+            Err(Error::new(ErrorKind::Corrupt, "another file took its place after the relation was opened")
+                .with_path(path)
+                .with_hint("something changes the cluster"))
+        })
+    }
 }
 
-/// Size of a regular file; `None` if there is none.
-fn size_of(path: &Path) -> Result<Option<u64>> {
+/// Size, and device and inode, of a regular file; `None` if there is none.
+fn size_of(path: &Path) -> Result<Option<(u64, (u64, u64))>> {
     match path.metadata() {
-        Ok(meta) if meta.is_file() => Ok(Some(meta.len())),
+        Ok(meta) if meta.is_file() => Ok(Some((meta.len(), (meta.dev(), meta.ino())))),
         Ok(_) => Err(Error::new(ErrorKind::Corrupt, "is not a regular file").with_path(path)),
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
         Err(e) => Err(Error::os(path, "stat", &e)),
@@ -182,7 +215,7 @@ fn size_of(path: &Path) -> Result<Option<u64>> {
 fn check_nothing_follows(base: &Path, end: usize) -> Result<()> {
     for segment in end..end + LOOK_BEHIND {
         let path = segment_path(base, segment);
-        if size_of(&path)?.is_some_and(|size| size > 0) {
+        if size_of(&path)?.is_some_and(|(size, _)| size > 0) {
             let last = segment_path(base, end - 1);
             let what = if segment == end {
                 format!("follows the short segment {}", last.display())

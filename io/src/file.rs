@@ -132,6 +132,11 @@ impl DataFile {
         self.size
     }
 
+    /// Device and inode, or `None` if the kernel does not tell.
+    pub fn identity(&self) -> Option<(u64, u64)> {
+        self.file.metadata().ok().map(|metadata| (metadata.dev(), metadata.ino()))
+    }
+
     /// Whether reads go past the page cache. Can become false when a read is refused.
     pub fn is_direct(&self) -> bool {
         self.direct.load(Ordering::Relaxed)

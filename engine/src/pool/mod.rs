@@ -170,6 +170,12 @@ impl BufferPool {
         self.shared.in_flight.outstanding()
     }
 
+    /// Frames that are pinned now, by consumers, by look-ahead or by reads in flight. Looks at every frame: for tests and
+    /// diagnosis.
+    pub fn pinned_frames(&self) -> u32 {
+        (0..self.frames()).map(|frame| u32::from(self.shared.word(frame).pins() > 0)).sum()
+    }
+
     /// Counters of the pool.
     pub fn metrics(&self) -> PoolMetrics {
         let mut totals = *lock(&self.shared.retired);

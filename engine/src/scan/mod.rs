@@ -11,6 +11,7 @@ mod context;
 mod output;
 pub(crate) mod reader;
 mod row;
+pub mod stream;
 pub(crate) mod toast;
 
 pub use context::Column;
