@@ -12,7 +12,7 @@ use arrow_schema::{DataType, TimeUnit};
 use std::fmt::Write;
 
 /// The rows of a batch, each a list of fields; `None` is NULL.
-pub fn rows(batch: &RecordBatch) -> Vec<Vec<Option<Vec<u8>>>> {
+pub(crate) fn rows(batch: &RecordBatch) -> Vec<Vec<Option<Vec<u8>>>> {
     let cell = |column: &ArrayRef, row| (!column.is_null(row)).then(|| text(column, row));
     (0..batch.num_rows()).map(|row| batch.columns().iter().map(|column| cell(column, row)).collect()).collect()
 }
@@ -92,7 +92,7 @@ fn float(value: f64, scientific: &str, limit: i32) -> Vec<u8> {
 }
 
 /// An integer, shifted by `scale` digits.
-pub fn decimal(integer: &str, scale: i8) -> Vec<u8> {
+fn decimal(integer: &str, scale: i8) -> Vec<u8> {
     let (sign, digits) = integer.strip_prefix('-').map_or(("", integer), |rest| ("-", rest));
     let text = match scale {
         ..=0 if digits == "0" => digits.to_owned(),
