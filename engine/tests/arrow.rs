@@ -231,7 +231,7 @@ fn schemas_come_from_the_catalog() {
     );
     for (table, wanted) in [
         ("ty_oid", "v UInt32 <- oid -1: exact"),
-        ("ty_bpchar", "v Utf8 <- bpchar 9: exact"),
+        ("ty_bpchar", "v Utf8 <- bpchar 14: exact"),
         ("ty_name", "v Utf8 <- name -1: exact"),
         ("ty_jsonb", "v Utf8 <- jsonb -1: text"),
         ("ty_bytea", "v Binary <- bytea -1: exact"),
@@ -333,6 +333,25 @@ fn infinities_by_policy() {
     let dates = by("ty_date", InfinityPolicy::Saturate).expect("dates");
     let dates = dates[0].column(1).as_primitive::<Date32Type>();
     assert_eq!((dates.value(0), dates.value(1)), (i32::MAX, i32::MIN));
+}
+
+/// Rows that did not fit after all are converted again with the next batch, and counted once.
+#[test]
+fn replaced_values_are_counted_once_however_batches_are_cut() {
+    let snapshot = snapshot("corpus-small-18");
+    let database = database("corpus-small-18");
+    let mut most = 0;
+    for oracle in snapshot.user_tables().filter(|oracle| oracle.name.starts_with("fuzz_")) {
+        let counted = [(8192, 16 << 20), (8192, 6000), (3, 900)].map(|(max_rows, max_bytes)| {
+            let options = BatchOptions { max_rows, max_bytes, ..lenient() };
+            let mut batches = database.table(&oracle.name).expect("table").scan().batches(options).expect("batches");
+            assert_eq!((&mut batches).filter(Result::is_err).count(), 0);
+            batches.stats().replaced
+        });
+        assert!(counted.iter().all(|&n| n == counted[0]), "{}: {counted:?}", oracle.name);
+        most = most.max(counted[0]);
+    }
+    assert!(most > 0, "nothing was replaced");
 }
 
 #[test]

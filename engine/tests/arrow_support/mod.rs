@@ -92,7 +92,7 @@ fn float(value: f64, scientific: &str, limit: i32) -> Vec<u8> {
 }
 
 /// An integer, shifted by `scale` digits.
-pub(crate) fn decimal(integer: &str, scale: i8) -> Vec<u8> {
+fn decimal(integer: &str, scale: i8) -> Vec<u8> {
     let (sign, digits) = integer.strip_prefix('-').map_or(("", integer), |rest| ("-", rest));
     let text = match scale {
         ..=0 if digits == "0" => digits.to_owned(),

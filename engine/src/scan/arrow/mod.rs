@@ -165,9 +165,11 @@ impl Batches {
                 self.next = 0;
                 self.has_slots = false;
             }
+            let replaced = self.stats.replaced;
             let taken = match self.append() {
                 Ok(taken) => taken,
                 Err(error) => {
+                    self.stats.replaced = replaced;
                     self.columns.iter_mut().for_each(|column| column.truncate(self.rows));
                     return Err(error);
                 }
@@ -224,7 +226,9 @@ impl Batches {
         let (mut rows, known) = fitting(&self.sizes, room, least);
         let mut printed = self.columns.iter().filter(|column| column.is_printed()).count();
         let mut budget = room.saturating_sub(known);
-        for (index, column) in self.columns.iter_mut().enumerate() {
+        // Printed columns come first: only they can take fewer rows than they are given, so nothing that a policy
+        // replaced and counted in the others is taken back.
+        for (index, column) in self.columns.iter_mut().enumerate().filter(|(_, column)| column.is_printed()) {
             let before = column.bytes().map_or(0, Bytes::len);
             let mut how = Appending {
                 detoaster: &mut scan.detoaster,
@@ -235,10 +239,13 @@ impl Batches {
             };
             let cells = source.cells(index, tuples, self.next..self.next + rows);
             rows = column.append(&cells, &mut how).map_err(located)?;
-            if column.is_printed() {
-                printed -= 1;
-                budget = budget.saturating_sub(column.bytes().map_or(0, Bytes::len) - before);
-            }
+            printed -= 1;
+            budget = budget.saturating_sub(column.bytes().map_or(0, Bytes::len) - before);
+        }
+        for (index, column) in self.columns.iter_mut().enumerate().filter(|(_, column)| !column.is_printed()) {
+            let (detoaster, replaced) = (&mut scan.detoaster, &mut self.stats.replaced);
+            let cells = source.cells(index, tuples, self.next..self.next + rows);
+            column.append(&cells, &mut Appending { detoaster, budget: 0, least, replaced }).map_err(located)?;
         }
         let end = self.rows + rows;
         self.columns.iter_mut().for_each(|column| column.truncate(end));
