@@ -237,3 +237,27 @@ fn a_panic_of_the_producer_reaches_the_consumer() {
     let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| block_on(next(&mut stream))));
     assert_eq!(caught.expect_err("panics").downcast_ref::<&str>(), Some(&"a bug in the decoder"));
 }
+
+#[test]
+#[cfg(feature = "arrow")]
+fn record_batches_come_as_a_stream() {
+    use heapscan::arrow::BatchOptions;
+    for method in methods() {
+        let (engine, table) = open(method, 64, "");
+        let options = || BatchOptions { max_rows: 1000, ..BatchOptions::default() };
+        let rows = block_on(async {
+            let mut stream = table.scan().columns(&["aid"]).stream(options());
+            let mut rows = 0;
+            while let Some(batch) = next(&mut stream).await {
+                rows += batch.expect("batch").num_rows();
+            }
+            rows
+        });
+        assert_eq!(rows, 100_000, "{method}");
+        // One that is dropped in the middle.
+        let mut stream = table.scan().stream(options());
+        assert!(block_on(next(&mut stream)).expect("a batch").is_ok());
+        drop(stream);
+        wait_for_no_pins(&engine, "a dropped stream of batches");
+    }
+}

@@ -53,7 +53,7 @@ pub use options::{
 };
 pub use schema::{METADATA_CONVERSION, METADATA_OID, METADATA_TABLE, METADATA_TYPE, METADATA_TYPMOD};
 
-use super::{Scan, ScanBuilder, locate};
+use super::{Scan, ScanBuilder, locate, stream::ScanStream};
 use crate::{
     Error, ErrorKind, Result,
     heap::{Datum, DeformPlan, LinePointer, PageColumns, ValidPage},
@@ -66,6 +66,14 @@ use column::{Appending, ColumnBuilder};
 use std::{fmt, ops::Range};
 
 impl ScanBuilder {
+    /// The scan's record batches as a futures stream, for any executor: the scan runs in a thread of its own and waits
+    /// while nobody takes its batches. To drop the stream at any moment is fine.
+    ///
+    /// The items are errors as [`batches`](Self::batches) and its iterator have them; an error is the last item.
+    pub fn stream(self, options: BatchOptions) -> ScanStream<RecordBatch> {
+        self.stream_of(move |scan| scan.batches(options))
+    }
+
     /// Begins a scan whose rows come as Arrow record batches.
     ///
     /// # Errors
