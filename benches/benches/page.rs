@@ -17,7 +17,7 @@ fn valid(bytes: &[u8], block: u32) -> ValidPage<'_> {
 
 fn pages(c: &mut Criterion) {
     let bytes = table_bytes("pgbench_accounts");
-    let blocks = || bytes.chunks_exact(BLOCK).zip(0u32..).map(|(page, block)| (page, block));
+    let blocks = || bytes.chunks_exact(BLOCK).zip(0u32..);
     let mut group = c.benchmark_group("page");
     group.throughput(Throughput::Bytes(bytes.len() as u64));
     group.bench_function("checksum", |b| {
