@@ -1,7 +1,7 @@
 //! Scans as futures streams, for any executor.
 //!
 //! A scan blocks: it waits for reads, and it decodes. It therefore runs in a thread of its own and hands its batches over
-//! through a queue of [`CAPACITY`] places; when the queue is full the scan waits, and so do its reads. The stream itself
+//! through a queue of two places; when the queue is full the scan waits, and so do its reads. The stream itself
 //! only looks into the queue, and needs nothing of the executor but the waker.
 //!
 //! Dangers: a stream that is neither polled nor dropped keeps its thread and the pins of its scan. One that was leaked
