@@ -37,7 +37,7 @@ bench: setup
 .PHONY: loom asan
 # The frame state word, pins, claims and completions under loom: all interleavings up to a bound.
 loom: setup
-	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom $(CARGO) test -p heapscan --no-default-features \
+	RUSTFLAGS="--cfg heapscan_loom" CARGO_TARGET_DIR=target/loom $(CARGO) test -p heapscan --no-default-features \
 	  --test pool_loom --locked
 
 # The reads, the pool, the streams and whole scans with all fault plans under AddressSanitizer. Needs a nightly toolchain.

@@ -1,6 +1,6 @@
 //! Every interleaving of the frame state machine. Run with
-//! `RUSTFLAGS="--cfg loom" cargo test -p heapscan --no-default-features --test pool_loom --release`.
-#![cfg(loom)]
+//! `RUSTFLAGS="--cfg heapscan_loom" cargo test -p heapscan --no-default-features --test pool_loom --release`.
+#![cfg(heapscan_loom)]
 #![allow(dead_code, reason = "the modules are those of the pool; a part of them is tested here")]
 
 #[path = "../src/pool/state.rs"]
