@@ -233,7 +233,7 @@ impl FrameCore {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(heapscan_loom)))]
 mod tests {
     use super::*;
 
