@@ -201,6 +201,7 @@ impl Database {
         let name: RelationName = name.parse()?;
         let info = self.database.relation(&name)?;
         let fork = self.database.open_fork(&info, self.engine.open)?;
+        let warnings = self.completeness(&info, &fork)?;
         let relation = self.engine.pool.register(Arc::clone(&fork))?;
         // An anyarray (of pg_statistic and pg_attribute) can hold values of any type.
         const ANYARRAY: u32 = 2277;
@@ -216,7 +217,41 @@ impl Database {
             fork,
             relation,
         )?;
-        Ok(Table { context: Arc::new(context) })
+        Ok(Table { context: Arc::new(context), warnings })
+    }
+
+    /// Looks for signs that blocks are missing at the end of the relation's files, and for files elsewhere.
+    fn completeness(&self, info: &cluster::RelationInfo, fork: &RelationFork) -> Result<Vec<String>> {
+        let mut warnings = Vec::new();
+        if info.reset_by_crash {
+            return Ok(warnings);
+        }
+        let at_rest = self.engine.cluster.control().state.is_clean();
+        if let Some(block) = cluster::mapped_behind_end(fork)? {
+            let message = format!(
+                "the relation ends before block {}, but its visibility map knows of block {block}: blocks are missing",
+                fork.blocks()
+            );
+            if at_rest {
+                return Err(Error::new(ErrorKind::Corrupt, message)
+                    .with_path(fork.path())
+                    .with_hint("a segment was cut off or is missing: compare with the source of the copy"));
+            }
+            warnings.push(format!("{}: {message}", fork.path().display()));
+        } else if i64::from(info.pages) > i64::from(fork.blocks()) {
+            warnings.push(format!(
+                "{}: has {} blocks, pg_class counted {} when it was last vacuumed or analysed: rows can be missing",
+                fork.path().display(),
+                fork.blocks(),
+                info.pages
+            ));
+        }
+        let canonical = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+        let file = canonical(fork.path());
+        if !file.starts_with(canonical(self.engine.cluster.path())) {
+            warnings.push(format!("the rows come from {}, outside the data directory", file.display()));
+        }
+        Ok(warnings)
     }
 }
 
@@ -230,12 +265,18 @@ impl fmt::Debug for Database {
 #[derive(Clone)]
 pub struct Table {
     context: Arc<TableContext>,
+    warnings: Vec<String>,
 }
 
 impl Table {
     /// What the catalog says of it.
     pub fn info(&self) -> &cluster::RelationInfo {
         &self.context.info
+    }
+
+    /// What should be known of its rows: signs that blocks are missing at its end, files outside the data directory.
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
     }
 
     /// Its columns, without the dropped ones.

@@ -44,7 +44,6 @@ pub enum ErrorKind {
 }
 
 /// An error with all that is known of where it happened.
-#[derive(Debug)]
 pub struct Error(Box<Inner>);
 
 #[derive(Debug)]
@@ -141,6 +140,13 @@ impl Error {
     /// The kernel's error number, if there is one.
     pub fn errno(&self) -> Option<i32> {
         self.0.errno
+    }
+}
+
+/// As `Display`, with the kind before it: what `fn main() -> heapscan::Result<()>` shows to people.
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}: {self}", self.0.kind)
     }
 }
 

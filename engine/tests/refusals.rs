@@ -115,6 +115,34 @@ fn a_file_that_does_not_end_at_a_block() {
     refused(&["scan", &text(&data), "pgbench_accounts"], &[&text(&file)]);
 }
 
+/// A cut at a block boundary looks like a smaller table; the visibility map and pg_class know better.
+#[test]
+fn a_table_that_ends_too_early() {
+    let snapshot = pgbench_snapshot();
+    let (_folder, data) = copy(&snapshot);
+    let file = file_of(&snapshot, &data, "pgbench_accounts");
+    for blocks in [1000, 1639, 0] {
+        patch(&file, |bytes| bytes.truncate(blocks * 8192));
+        refused(&["scan", &text(&data), "pgbench_accounts"], &[&text(&file), "visibility map", "missing"]);
+        fs::copy(file_of(&snapshot, &snapshot.data_dir(), "pgbench_accounts"), &file).unwrap();
+    }
+    // Without a visibility map there is only the count of the last VACUUM, which may be out of date.
+    patch(&file, |bytes| bytes.truncate(1000 * 8192));
+    fs::remove_file(text(&file) + "_vm").unwrap();
+    let output = run(&["scan", &text(&data), "pgbench_accounts", "--agg", "count(*)"]);
+    assert!(output.status.success());
+    assert!(stderr(&output).contains("1000 blocks") && stderr(&output).contains("1640"), "{}", stderr(&output));
+}
+
+#[test]
+fn files_outside_the_cluster_are_refused_or_named() {
+    let snapshot = snapshot("small-18", "clean");
+    let data = text(&snapshot.data_dir());
+    refused(&["scan", &data, "sp_ts"], &["tablespace", "outside the cluster", "--follow-tablespace-links"]);
+    let output = run(&["scan", &data, "sp_ts", "--follow-tablespace-links"]);
+    assert!(output.status.success() && stderr(&output).contains("outside the data directory"), "{}", stderr(&output));
+}
+
 #[test]
 fn a_flipped_bit_names_file_and_block() {
     let snapshot = pgbench_snapshot();
@@ -125,6 +153,11 @@ fn a_flipped_bit_names_file_and_block() {
         let output = run(&["scan", &text(&data), "pgbench_accounts", "--io-method", method, "--agg", "count(*)"]);
         let line = refusal(&output, 1);
         assert!(line.contains(&text(&file)) && line.contains("block 700") && line.contains("checksum"), "{line}");
+        // A dead line pointer has no storage: this one hides a row.
+        patch(&file, |bytes| bytes[700 * 8192 + 24..][..4].copy_from_slice(&[0xff; 4]));
+        let args = ["scan", &text(&data), "pgbench_accounts", "--verify", "never", "--agg", "count(*)"];
+        let line = refusal(&run(&args), 1);
+        assert!(line.contains("block 700") && line.contains("line pointer 1"), "{line}");
         // Without verification the structure is still checked: a line pointer that leads nowhere.
         patch(&file, |bytes| bytes[700 * 8192 + 24..][..4].copy_from_slice(&normal_pointer(0x7fff, 100)));
         let args = ["scan", &text(&data), "pgbench_accounts", "--verify", "never", "--agg", "count(*)"];

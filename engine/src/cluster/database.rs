@@ -158,9 +158,9 @@ pub(super) fn choose<'a>(
         [only] => Ok(only),
         [] => match all.iter().find(|d| d.name == "postgres" && d.has_folder) {
             Some(postgres) => Ok(postgres),
-            None => error(ErrorKind::Usage, format!("has no user database; choose one of {}", list(&all))),
+            None => error(ErrorKind::Usage, format!("has no user database; choose one (--database) of {}", list(&all))),
         },
-        _ => error(ErrorKind::Usage, format!("has several databases; choose one of {}", list(&user))),
+        _ => error(ErrorKind::Usage, format!("has several databases; choose one (--database) of {}", list(&user))),
     }
 }
 

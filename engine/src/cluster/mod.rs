@@ -4,6 +4,7 @@
 //! read by the same scan as user tables, behind [`TableReader`].
 
 mod bytes;
+mod completeness;
 mod control;
 mod database;
 mod file_names;
@@ -21,6 +22,7 @@ mod tablespace;
 mod tests;
 mod types;
 
+pub(crate) use completeness::mapped_behind_end;
 pub use control::{ChecksumState, ClusterState, ControlFile};
 pub use database::{Database, DatabaseInfo, TableEntry};
 pub use file_names::{FileName, Fork};

@@ -10,7 +10,7 @@ use nix::{errno::Errno, sys::signal::kill, unistd::Pid};
 use std::path::Path;
 
 const RECIPE: &str = "start a server of the same version once on a copy or snapshot of the folder, stop it, and scan \
-                      that; or allow unclean clusters and take the rows as they lie in the files";
+                      that; or set allow_unclean (--allow-unclean) and take the rows as they lie in the files";
 
 /// Checks that `path` is a cluster of PostgreSQL at all, and which version its folder says it is.
 pub(super) fn check_folder(path: &Path) -> Result<u32> {

@@ -15,8 +15,8 @@ pub(super) const GLOBAL_TABLESPACE: u32 = 1664;
 /// The folder in which a tablespace keeps the files of `database`.
 ///
 /// # Errors
-/// `NotFound` if the tablespace is not there, `Usage` if it lies outside the cluster and links may not be followed,
-/// `Unsupported` if it has no folder of the cluster's version, `Io`.
+/// `NotFound` if the tablespace is not there, `Unsupported` if it lies outside the cluster and links may not be followed, or
+/// has no folder of the cluster's version, `Io`.
 pub(super) fn database_directory(cluster: &Cluster, tablespace: u32, database: u32) -> Result<PathBuf> {
     match tablespace {
         DEFAULT_TABLESPACE => return Ok(cluster.path().join("base").join(database.to_string())),
@@ -66,7 +66,7 @@ fn root(cluster: &Cluster, tablespace: u32) -> Result<PathBuf> {
     let inside = cluster.path().canonicalize().is_ok_and(|root| resolved.starts_with(root));
     if !inside && !cluster.options().follow_tablespace_links {
         return Err(Error::new(
-            ErrorKind::Usage,
+            ErrorKind::Unsupported,
             format!(
                 "tablespace {tablespace} is a link to {} ({}), outside the cluster",
                 target.display(),
@@ -75,7 +75,7 @@ fn root(cluster: &Cluster, tablespace: u32) -> Result<PathBuf> {
         )
         .with_path(link)
         .with_hint(
-            "in a copy this may be the live server's folder: allow tablespace links if it is not, or name the right \
+            "in a copy this may be the live server's folder: follow_tablespace_links (--follow-tablespace-links) if it is not, or name the right \
              folder",
         ));
     }

@@ -466,7 +466,8 @@ fn scan_pointers(bytes: &[u8], pointers: &[[u8; 4]], bounds: Bounds) -> Option<P
         let word = u32::from_le_bytes(*pointer);
         let (offset, length) = (offset_of(word), length_of(word));
         if flag_of(word) != LP_NORMAL {
-            if flag_of(word) == LP_REDIRECT && (offset == 0 || offset as usize > pointers.len()) {
+            // Only tuples have storage (`ItemIdSetUnused`, `ItemIdSetDead`, `ItemIdSetRedirect`).
+            if length != 0 || flag_of(word) == LP_REDIRECT && (offset == 0 || offset as usize > pointers.len()) {
                 return None;
             }
             others += 1;
@@ -540,6 +541,7 @@ fn find_fault(bytes: &[u8], pointers: &[[u8; 4]], bounds: Bounds) -> PageFault {
                     return PageFault::TupleHeader { number, reason };
                 }
             }
+            _ if length != 0 => return fault("unused, dead or redirecting, yet it has a length"),
             LP_REDIRECT if offset == 0 || offset as usize > pointers.len() => {
                 return fault("redirects to a line pointer that does not exist");
             }

@@ -22,7 +22,6 @@ pub(crate) enum Command {
     #[command(subcommand)]
     Generate(GenerateCommand),
     /// Unpack a bundled test cluster and print its folder
-    #[command(hide = true)]
     Fixture {
         /// Name, as in the fixtures' manifest (`pgbench-18`, `small-18`, ...)
         name: String,

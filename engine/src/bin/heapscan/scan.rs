@@ -20,6 +20,9 @@ pub(crate) fn run(args: &args::ScanArgs) -> Result<()> {
     let began = report::Clock::start();
     let engine = open(&args.cluster)?;
     let table = engine.database(args.cluster.database.as_deref())?.table(&args.table)?;
+    for warning in table.warnings() {
+        say(&format!("heapscan: warning: {warning}"));
+    }
     let mut scan = table.scan();
     if let Some(columns) = &columns {
         scan = scan.columns(columns);

@@ -212,7 +212,7 @@ fn tablespaces() {
     assert!(find(&database, "in_place").expect("a table").path.ends_with(format!("17001/{version}/16384/99")));
     assert!(find(&database, "inside").expect("a table").path.ends_with(format!("17001/{version}/16384/99")));
     for (name, kind, part) in [
-        ("outside", ErrorKind::Usage, outside.path().to_str().expect("UTF-8")),
+        ("outside", ErrorKind::Unsupported, outside.path().to_str().expect("UTF-8")),
         ("dangling", ErrorKind::Io, "/nonexistent"),
         ("version", ErrorKind::Unsupported, "PG_14_202107181"),
         ("file", ErrorKind::Corrupt, "neither a link nor a directory"),
