@@ -66,7 +66,10 @@ fn rows_and_sums_are_right_and_memory_is_bounded() {
                 assert_eq!(String::from_utf8_lossy(&output.stdout), expected(), "{args:?}");
                 let stats: serde_json::Value = serde_json::from_slice(&output.stderr).unwrap();
                 let peak = stats["max_rss"].as_u64().unwrap();
-                assert!(peak <= bytes + (64 << 20), "{args:?}: {peak} bytes resident");
+                // A sanitizer's own memory counts as resident (`make asan` sets the variable).
+                if std::env::var_os("HEAPSCAN_SANITIZER").is_none() {
+                    assert!(peak <= bytes + (64 << 20), "{args:?}: {peak} bytes resident");
+                }
                 assert_eq!(stats["direct"], direct, "{args:?}");
             }
         }
