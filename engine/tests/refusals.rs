@@ -217,3 +217,49 @@ fn files_that_may_not_be_read() {
         }
     }
 }
+
+/// Creating the output would empty the file that is read.
+#[test]
+fn the_output_never_lies_in_the_cluster() {
+    let snapshot = pgbench_snapshot();
+    let (folder, data) = copy(&snapshot);
+    let file = file_of(&snapshot, &data, "pgbench_branches");
+    let before = fs::read(&file).unwrap();
+    let (link, hard) = (folder.path().join("link"), folder.path().join("hard"));
+    std::os::unix::fs::symlink(&file, &link).unwrap();
+    fs::hard_link(&file, &hard).unwrap();
+    let dangling = folder.path().join("dangling");
+    std::os::unix::fs::symlink(data.join("new"), &dangling).unwrap();
+    for target in [&file, &data.join("base/stray"), &link, &hard, &dangling] {
+        let output = run(&["scan", &text(&data), "pgbench_branches", "--output", &text(target)]);
+        let line = refusal(&output, 2);
+        assert!(line.contains("will not be written"), "{line}");
+    }
+    assert!(fs::read(&file).unwrap() == before, "the table is as it was");
+    assert!(!data.join("base/stray").exists() && !data.join("new").exists());
+}
+
+/// Pipes and devices where files belong: neither a hang nor memory without end.
+#[test]
+fn files_that_are_none_do_not_block() {
+    let snapshot = snapshot("small-18", "crash");
+    let (_folder, data) = copy(&snapshot);
+    let map = text(&file_of(&snapshot, &data, "vis_plain")) + "_vm";
+    for path in [data.join("pg_xact/0000"), data.join("pg_multixact/offsets/0000"), PathBuf::from(&map)] {
+        for pipe in [true, false] {
+            let _ = fs::remove_file(&path);
+            if pipe {
+                nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+            } else {
+                std::os::unix::fs::symlink("/dev/zero", &path).unwrap();
+            }
+            let program = env!("CARGO_BIN_EXE_heapscan");
+            for table in ["vis_plain", "vis_multi"] {
+                let mut command = std::process::Command::new("timeout");
+                command.args(["20", program, "scan", &text(&data), table, "--allow-unclean"]);
+                let status = command.output().unwrap().status;
+                assert!(matches!(status.code(), Some(0 | 1)), "{} {table}: {status}", path.display());
+            }
+        }
+    }
+}

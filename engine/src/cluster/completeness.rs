@@ -24,15 +24,16 @@ const MAP_BYTES_MAX: u64 = 2 << 30;
 /// `Io` if the map is there and cannot be read.
 pub(crate) fn mapped_behind_end(fork: &RelationFork) -> Result<Option<u64>> {
     let path = map_path(fork.path());
-    let file = match File::open(&path) {
-        Ok(file) => file,
+    // Examined before it is opened: to open a pipe would block for ever.
+    let meta = match path.metadata() {
+        Ok(meta) => meta,
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(e) => return Err(Error::os(path, "open visibility map", &e)),
+        Err(e) => return Err(Error::os(path, "stat visibility map", &e)),
     };
-    let meta = file.metadata().map_err(|e| Error::os(&path, "stat visibility map", &e))?;
     if !meta.is_file() || meta.len() > MAP_BYTES_MAX {
         return Ok(None);
     }
+    let file = File::open(&path).map_err(|e| Error::os(&path, "open visibility map", &e))?;
     let block_size = u64::from(fork.block_size());
     let per_page = (block_size - MAP_HEADER) * BLOCKS_PER_BYTE;
     let first = u64::from(fork.blocks());

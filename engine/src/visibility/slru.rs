@@ -4,6 +4,7 @@ use crate::{Error, ErrorKind, Result};
 use rustc_hash::FxHashMap;
 use std::{
     io::ErrorKind as IoErrorKind,
+    io::Read,
     path::{Path, PathBuf},
     sync::OnceLock,
 };
@@ -62,13 +63,21 @@ impl Slru {
     fn load<'s>(&self, number: u64, segment: &'s OnceLock<Box<[u8]>>) -> Result<&'s [u8]> {
         let path = self.segment_path(number);
         let most = PAGES_PER_SEGMENT * self.block_size;
-        let size = std::fs::metadata(&path).map_err(|e| Error::os(&path, "examine segment", &e))?.len();
+        let meta = std::fs::metadata(&path).map_err(|e| Error::os(&path, "examine segment", &e))?;
+        // A pipe would block for ever, a device never end.
+        if !meta.is_file() {
+            return Err(Error::new(ErrorKind::Corrupt, "is not a regular file").with_path(path));
+        }
+        let size = meta.len();
         if size > most {
             return Err(
                 Error::new(ErrorKind::Corrupt, format!("segment has {size} bytes, more than {most}")).with_path(path)
             );
         }
-        let bytes = std::fs::read(&path).map_err(|e| Error::os(&path, "read segment", &e))?;
+        let mut bytes = Vec::with_capacity(size as usize);
+        std::fs::File::open(&path)
+            .and_then(|file| file.take(most).read_to_end(&mut bytes))
+            .map_err(|e| Error::os(&path, "read segment", &e))?;
         Ok(segment.get_or_init(|| bytes.into_boxed_slice()))
     }
 

@@ -10,6 +10,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use std::{
     fs::File,
     io::{self, IsTerminal, Write},
+    os::unix::fs::MetadataExt,
     path::Path,
     time::Duration,
 };
@@ -22,6 +23,9 @@ pub(crate) fn run(args: &args::ScanArgs) -> Result<()> {
     let table = engine.database(args.cluster.database.as_deref())?.table(&args.table)?;
     for warning in table.warnings() {
         say(&format!("heapscan: warning: {warning}"));
+    }
+    if let Some(path) = &args.output {
+        check_output(path, &engine, &table)?;
     }
     let mut scan = table.scan();
     if let Some(columns) = &columns {
@@ -125,6 +129,39 @@ fn aggregates(
         )
     })?;
     Ok(result.stats)
+}
+
+/// Refuses to write where the cluster lies: creating the output would empty one of its files, or leave a stray one.
+fn check_output(path: &Path, engine: &Engine, table: &Table) -> Result<()> {
+    let refuse = |why: &str| {
+        Err(Error::new(ErrorKind::Usage, format!("will not be written: {why}"))
+            .with_path(path)
+            .with_hint("choose an output file outside the cluster"))
+    };
+    let target = match (path.canonicalize(), path.symlink_metadata()) {
+        (Ok(target), _) => target,
+        (Err(_), Ok(_)) => return refuse("it is a link that leads nowhere, or cannot be followed"),
+        (Err(_), Err(_)) => {
+            let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+            folder
+                .canonicalize()
+                .map_err(|e| Error::os(folder, "find folder of the output", &e))?
+                .join(path.file_name().unwrap_or_default())
+        }
+    };
+    let inside = |folder: &Path| folder.canonicalize().is_ok_and(|folder| target.starts_with(folder));
+    if inside(engine.cluster().path()) || table.fork().path().parent().is_some_and(inside) {
+        return refuse("it lies in the cluster that is read");
+    }
+    // A hard link elsewhere is the same file.
+    let Ok(existing) = target.metadata() else { return Ok(()) };
+    let last = table.blocks().saturating_sub(1);
+    let per_segment = engine.cluster().control().blocks_per_segment;
+    let same = (0..=last).step_by(per_segment as usize).any(|block| {
+        let segment = table.fork().path_of(block).metadata();
+        segment.is_ok_and(|s| (s.dev(), s.ino()) == (existing.dev(), existing.ino()))
+    });
+    if same { refuse("it is a file of the table that is read") } else { Ok(()) }
 }
 
 fn output(path: Option<&Path>) -> Result<Box<dyn Write>> {
