@@ -184,6 +184,17 @@ fn a_full_disk_is_an_error() {
 }
 
 #[test]
+fn a_file_size_limit_is_an_error_and_no_death() {
+    let data = text(&pgbench_snapshot().data_dir());
+    let folder = tempfile::tempdir().unwrap();
+    let file = text(&folder.path().join("rows"));
+    let mut command = tool(&["scan", &data, "pgbench_accounts", "--output", &file]);
+    heapscan_fixtures::sandbox::limit(&mut command, nix::sys::resource::Resource::RLIMIT_FSIZE, 100_000);
+    let line = refusal(&command.output().unwrap(), 1);
+    assert!(line.contains("File too large") && line.contains(&file), "{line}");
+}
+
+#[test]
 fn usage_errors_exit_with_2() {
     let data = text(&pgbench_snapshot().data_dir());
     for args in [

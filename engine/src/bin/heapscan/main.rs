@@ -8,6 +8,7 @@ mod ls;
 mod methods;
 mod report;
 mod scan;
+mod signals;
 
 use args::{Cli, Command};
 use clap::Parser;
@@ -18,6 +19,7 @@ use std::{
 };
 
 fn main() -> ExitCode {
+    signals::ignore_file_size_limit();
     let cli = Cli::parse();
     let result = match cli.command {
         Command::Ls(args) => ls::run(&args),
