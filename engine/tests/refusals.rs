@@ -1,10 +1,15 @@
 //! Wrong input: one clear line on standard error and exit code 1.
+#![cfg(feature = "tool")]
 
 mod tool_support;
 
 use heapscan_fixtures::Snapshot;
-use std::{fs, os::unix::fs::PermissionsExt, path::PathBuf};
-use tool_support::{copy, patch, pgbench_snapshot, refusal, run, snapshot, stderr, text, tool};
+use std::{
+    fs,
+    os::unix::{fs::PermissionsExt, process::CommandExt},
+    path::PathBuf,
+};
+use tool_support::{copy, patch, pgbench_snapshot, refusal, run, snapshot, stderr, stdout, text, tool};
 
 fn refused(args: &[&str], words: &[&str]) {
     let line = refusal(&run(args), 1);
@@ -43,6 +48,34 @@ fn control_files_that_cannot_be_believed() {
     refused(&["scan", &data, "pgbench_accounts"], &["pg_control"]);
 }
 
+/// A control file whose CRC is right, of a release that does not exist, or of one that is too old.
+#[test]
+fn versions_of_the_control_file_that_are_not_read() {
+    let (_folder, data) = copy(&pgbench_snapshot());
+    let control = data.join("global/pg_control");
+    let whole = fs::read(&control).unwrap();
+    let data = text(&data);
+    // pg_control_version, then catalog_version_no (ControlFileData of pg_control.h).
+    for (at, value, words) in
+        [(8, 1002u32, "PostgreSQL 10"), (8, 9900, "9900"), (12, 202_506_292, "202506292"), (12, 1, "1")]
+    {
+        patch(&control, |bytes| {
+            bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
+            let crc = crc32c::crc32c(&bytes[..292]);
+            bytes[292..296].copy_from_slice(&crc.to_le_bytes());
+        });
+        refused(&["scan", &data, "pgbench_accounts"], &["pg_control", words]);
+        fs::write(&control, &whole).unwrap();
+    }
+    // The CRC is computed as the server does: only what was changed is refused.
+    patch(&control, |bytes| {
+        let crc = crc32c::crc32c(&bytes[..292]);
+        bytes[292..296].copy_from_slice(&crc.to_le_bytes());
+    });
+    assert!(fs::read(&control).unwrap() == whole);
+    assert!(run(&["scan", &data, "pgbench_tellers"]).status.success());
+}
+
 #[test]
 fn versions_that_are_not_read() {
     let (_folder, data) = copy(&pgbench_snapshot());
@@ -61,6 +94,26 @@ fn a_running_server() {
     fs::write(data.join("postmaster.pid"), format!("{}\n{}\n", std::process::id(), data.display())).unwrap();
     refused(&["scan", &text(&data), "pgbench_accounts"], &["postmaster.pid", &std::process::id().to_string()]);
     refused(&["scan", &text(&data), "pgbench_accounts", "--allow-unclean"], &["postmaster.pid"]);
+}
+
+/// The lock file of a server that died: nothing writes, but nobody shut down either.
+#[test]
+fn a_server_that_died() {
+    let snapshot = pgbench_snapshot();
+    let (_folder, data) = copy(&snapshot);
+    let mut child = std::process::Command::new("true").spawn().unwrap();
+    child.wait().unwrap();
+    fs::write(data.join("postmaster.pid"), format!("{}\n{}\n", child.id(), data.display())).unwrap();
+    let args = ["scan", &text(&data), "pgbench_tellers", "--io-method", "sync"];
+    refused(&args, &["postmaster.pid", &child.id().to_string(), "does not run"]);
+    let output = tool(&args).arg("--allow-unclean").output().unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+    let oid = snapshot.table("public", "pgbench_tellers").unwrap().oid;
+    assert!(output.stdout == snapshot.oracle_without_ctid(oid).unwrap());
+    let said = stderr(&output);
+    assert!(said.lines().count() == 1 && said.contains("warning") && said.contains("postmaster.pid"), "{said}");
+    fs::write(data.join("postmaster.pid"), "").unwrap();
+    refused(&args, &["postmaster.pid", "names no process"]);
 }
 
 #[test]
@@ -87,6 +140,10 @@ fn names_that_do_not_exist() {
     refused(&["scan", &data, "oid:4242424"], &["4242424"]);
     refused(&["scan", &data, "pgbench_accounts", "--columns", "nope"], &["nope", "aid, bid, abalance, filler"]);
     refused(&["scan", &data, "pgbench_accounts", "--agg", "sum(filler)"], &["sum(filler)"]);
+    // A hint where the table may be that was meant.
+    let data = text(&snapshot("small-18", "clean").data_dir());
+    refused(&["scan", &data, "t"], &["no relation t", "there is \"Other Schema\".t"]);
+    refused(&["scan", &data, "pg_catalog.ty_int4"], &["there is public.ty_int4"]);
 }
 
 #[test]
@@ -185,12 +242,52 @@ fn damaged_catalog_files() {
     refused(&["scan", &text(&data), "pgbench_accounts"], &["block 0", "checksum"]);
 }
 
+/// Each bit of a line pointer, where no checksum would tell: the rows are the server's, or there is an error that names
+/// the block. Never other rows, or fewer. The narrow table's tuples all have 32 bytes, so that a wrong offset often leads
+/// to another whole tuple.
+#[test]
+fn flipped_bits_of_a_line_pointer_without_checksums() {
+    let snapshot = snapshot("small-12", "clean");
+    assert_eq!(snapshot.manifest().data_checksums, "off");
+    let (_folder, data) = copy(&snapshot);
+    for (table, block, last, least) in [("sz_big", 3, 7, 70), ("sz_narrow", 0, 100, 80)] {
+        let file = file_of(&snapshot, &data, table);
+        let oracle = snapshot.oracle_without_ctid(snapshot.table("public", table).unwrap().oid).unwrap();
+        let blocks = format!("0..{}", block + 1);
+        let args = ["scan", &text(&data), table, "--io-method", "sync", "--blocks", &blocks];
+        let whole = stdout(&args);
+        assert!(whole.len() > 500 && oracle.starts_with(&whole));
+        let mut errors = 0;
+        for bit in (0..32).flat_map(|bit| [bit, 3 * 32 + bit, last * 32 + bit]) {
+            let flip = |bytes: &mut Vec<u8>| bytes[block * 8192 + 24 + bit / 8] ^= 1 << (bit % 8);
+            patch(&file, flip);
+            let output = run(&args);
+            patch(&file, flip);
+            if output.status.success() {
+                assert!(output.stdout == whole, "{table} bit {bit}: other rows and no error");
+                continue;
+            }
+            errors += 1;
+            let said = stderr(&output);
+            assert!(output.status.code() == Some(1) && said.lines().count() == 1, "{table} bit {bit}: {said}");
+            let place = format!("{}: block {block}: ", file.display());
+            assert!(said.contains(&place), "{table} bit {bit}: {said}");
+        }
+        assert!(errors > least, "{table}: {errors} of 96 were noticed");
+        assert!(run(&args).stdout == whole, "all bits are back");
+    }
+}
+
 #[test]
 fn a_missing_status_file_names_the_transaction() {
     let snapshot = snapshot("small-18", "crash");
     let (_folder, data) = copy(&snapshot);
     fs::remove_file(data.join("pg_xact/0000")).unwrap();
-    let line = stderr(&run(&["scan", &text(&data), "vis_plain", "--allow-unclean"]));
+    let output = run(&["scan", &text(&data), "vis_plain", "--allow-unclean", "--io-method", "sync"]);
+    assert_eq!(output.status.code(), Some(1));
+    let said = stderr(&output);
+    let errors: Vec<_> = said.lines().filter(|l| !l.contains("warning")).collect();
+    let [line] = errors[..] else { panic!("one line, not {said}") };
     assert!(line.contains("pg_xact/0000") && line.contains("transaction"), "{line}");
 }
 
@@ -198,23 +295,40 @@ fn a_missing_status_file_names_the_transaction() {
 fn files_that_may_not_be_read() {
     let snapshot = pgbench_snapshot();
     let (folder, data) = copy(&snapshot);
+    // Everybody may read all but one file.
+    open_to_all(folder.path());
     let file = file_of(&snapshot, &data, "pgbench_tellers");
-    fs::set_permissions(&file, fs::Permissions::from_mode(0o000)).unwrap();
-    let mut command = tool(&["scan", &text(&data), "pgbench_tellers"]);
-    if nix::unistd::geteuid().is_root() {
-        // Root may read everything, so somebody else has to try.
-        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
-        std::os::unix::process::CommandExt::uid(&mut command, 65534);
-        std::os::unix::process::CommandExt::gid(&mut command, 65534);
-    }
-    match command.output() {
-        Ok(output) => {
-            let line = refusal(&output, 1);
-            assert!(line.contains("Permission denied"), "{line}");
+    let data = text(&data);
+    let as_somebody_else = |table: &str| {
+        let mut command = tool(&["scan", &data, table, "--io-method", "sync"]);
+        if nix::unistd::geteuid().is_root() {
+            // Root may read everything, so somebody else has to try.
+            command.uid(65534).gid(65534);
         }
+        command.output()
+    };
+    match as_somebody_else("pgbench_tellers") {
+        Ok(output) => assert!(output.status.success(), "{}", stderr(&output)),
         Err(error) => {
-            heapscan_fixtures::server::skip("nobody", &format!("the program cannot be run as nobody: {error}"))
+            let reason = format!("the program cannot be run as nobody: {error}");
+            return heapscan_fixtures::server::skip("nobody", &reason);
         }
+    }
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o000)).unwrap();
+    let line = refusal(&as_somebody_else("pgbench_tellers").unwrap(), 1);
+    assert!(line.contains(&text(&file)) && line.contains("Permission denied"), "{line}");
+    assert!(as_somebody_else("pgbench_branches").unwrap().status.success());
+    let control = std::path::Path::new(&data).join("global/pg_control");
+    fs::set_permissions(&control, fs::Permissions::from_mode(0o000)).unwrap();
+    let line = refusal(&as_somebody_else("pgbench_branches").unwrap(), 1);
+    assert!(line.contains("pg_control") && line.contains("Permission denied"), "{line}");
+}
+
+fn open_to_all(path: &std::path::Path) {
+    let folder = path.is_dir();
+    fs::set_permissions(path, fs::Permissions::from_mode(if folder { 0o755 } else { 0o644 })).unwrap();
+    if folder {
+        fs::read_dir(path).unwrap().for_each(|entry| open_to_all(&entry.unwrap().path()));
     }
 }
 

@@ -1,8 +1,13 @@
 //! The program's commands, formats and exit codes.
+#![cfg(feature = "tool")]
 
 mod tool_support;
 
-use std::process::Stdio;
+use std::{
+    fs::File,
+    io::{BufRead, BufReader},
+    process::Stdio,
+};
 use tool_support::{pgbench_snapshot, refusal, run, snapshot, stderr, stdout, text, tool};
 
 #[test]
@@ -57,6 +62,28 @@ fn columns_blocks_and_limit_select() {
         .flat_map(|blocks| stdout(&["scan", &data, "pgbench_accounts", "--blocks", blocks]))
         .collect();
     assert!(parts == oracle, "the union of all ranges is the table");
+}
+
+/// The ctids of the server's answer say which rows lie in which block.
+#[test]
+fn blocks_are_the_blocks_of_the_ctids() {
+    let snapshot = pgbench_snapshot();
+    let data = text(&snapshot.data_dir());
+    let oracle = snapshot.oracle(snapshot.table("public", "pgbench_accounts").unwrap().oid).unwrap();
+    let block = |line: &str| -> u32 { line[1..].split(',').next().unwrap().parse().unwrap() };
+    for (from, to) in [(0, 1), (17, 18), (1000, 1003), (1639, 1640), (1639, 9999), (1640, 1641), (5, 5)] {
+        let expected: String = std::str::from_utf8(&oracle)
+            .unwrap()
+            .lines()
+            .filter(|line| (from..to).contains(&block(line)))
+            .map(|line| line.split_once('\t').unwrap().1.to_owned() + "\n")
+            .collect();
+        let range = format!("{from}..{to}");
+        let printed = stdout(&["scan", &data, "pgbench_accounts", "--blocks", &range]);
+        assert!(printed == expected.as_bytes(), "{range}");
+        let counted = stdout(&["scan", &data, "pgbench_accounts", "--blocks", &range, "--agg", "count(*)"]);
+        assert_eq!(counted, format!("{}\n", expected.lines().count()).as_bytes(), "{range}");
+    }
 }
 
 #[test]
@@ -173,6 +200,86 @@ fn a_reader_that_goes_away_is_no_error() {
     let output = child.wait_with_output().unwrap();
     assert!(output.status.success(), "{:?} {}", output.status, stderr(&output));
     assert_eq!(stderr(&output), "");
+}
+
+/// As `| head -1`: one line is taken, then nobody reads any more.
+#[test]
+fn head_takes_one_line() {
+    let data = text(&pgbench_snapshot().data_dir());
+    for (format, first) in [
+        ("text", format!("1\t1\t0\t{:84}\n", "")),
+        ("csv", "aid,bid,abalance,filler\n".to_owned()),
+        ("json", format!("{{\"aid\":1,\"bid\":1,\"abalance\":0,\"filler\":\"{:84}\"}}\n", "")),
+    ] {
+        let mut child = tool(&["scan", &data, "pgbench_accounts", "--format", format, "--io-method", "sync"])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert_eq!(line, first);
+        let output = child.wait_with_output().unwrap();
+        assert_eq!((output.status.code(), &stderr(&output)[..]), (Some(0), ""), "{format}");
+    }
+}
+
+/// Standard output on a full disk: no command may pretend that it printed.
+#[test]
+fn a_full_standard_output_is_an_error() {
+    let data = text(&pgbench_snapshot().data_dir());
+    for args in [
+        &["scan", &data, "pgbench_accounts"][..],
+        &["scan", &data, "pgbench_tellers"],
+        &["scan", &data, "pgbench_tellers", "--format", "json"],
+        &["scan", &data, "pgbench_accounts", "--agg", "count(*)"],
+        &["ls", &data],
+        &["ls", &data, "--format", "json"],
+        &["methods"],
+        &["methods", "--format", "json"],
+    ] {
+        let full = File::options().write(true).open("/dev/full").unwrap();
+        let mut command = tool(args);
+        if args[0] != "methods" {
+            command.args(["--io-method", "sync"]);
+        }
+        let output = command.stdout(full).output().unwrap();
+        let line = refusal(&output, 1);
+        assert!(line.contains("No space left"), "{args:?}: {line}");
+    }
+}
+
+#[test]
+fn an_output_file_that_cannot_be_made() {
+    let data = text(&pgbench_snapshot().data_dir());
+    for more in [&[][..], &["--agg", "count(*)"]] {
+        let mut args = vec!["scan", &data, "pgbench_tellers", "--output", "/no/such/folder/rows"];
+        args.extend_from_slice(more);
+        let line = refusal(&run(&args), 1);
+        assert!(line.contains("/no/such/folder/rows") && line.contains("No such file"), "{line}");
+    }
+}
+
+/// Data to standard output, everything else to standard error.
+#[test]
+fn standard_output_holds_data_only() {
+    let data = text(&pgbench_snapshot().data_dir());
+    let args = ["scan", &data, "pgbench_tellers", "--io-method", "sync"];
+    let plain = run(&args);
+    assert!(plain.status.success() && plain.stderr.is_empty(), "{}", stderr(&plain));
+    for format in ["text", "json"] {
+        let output = tool(&args).args(["--stats", format]).output().unwrap();
+        assert_eq!(output.stdout, plain.stdout, "{format}");
+        assert!(!output.stderr.is_empty(), "{format}");
+        let sum = tool(&args).args(["--stats", format, "--agg", "sum(tid)"]).output().unwrap();
+        assert_eq!(sum.stdout, b"55\n", "{format}");
+    }
+    let ls = run(&["ls", &data, "--io-method", "sync"]);
+    assert!(ls.status.success() && ls.stderr.is_empty(), "{}", stderr(&ls));
+    let folder = tempfile::tempdir().unwrap();
+    let made = run(&["generate", "pgbench", "--scale", "1", &text(&folder.path().join("made"))]);
+    assert!(made.status.success() && made.stdout.is_empty(), "{}", stderr(&made));
+    assert!(stderr(&made).contains("100011 rows"), "{}", stderr(&made));
 }
 
 #[test]

@@ -1,4 +1,5 @@
 //! Where io_uring's system calls are refused, as container profiles and hardened kernels do.
+#![cfg(feature = "tool")]
 
 mod tool_support;
 
@@ -33,6 +34,23 @@ fn auto_uses_worker_and_says_so() {
 }
 
 #[test]
+fn every_table_is_that_of_the_server() {
+    let snapshot = pgbench_snapshot();
+    let mut compared = 0;
+    for table in snapshot.user_tables() {
+        for more in [&[][..], &["--io-direct", "--shared-buffers", "128kB"]] {
+            let mut command = tool(&["scan", &text(&snapshot.data_dir()), &format!("oid:{}", table.oid)]);
+            deny(&mut command, &IO_URING_CALLS, libc::EPERM);
+            let output = command.args(more).output().unwrap();
+            assert!(output.status.success(), "{}: {}", table.name, stderr(&output));
+            assert!(output.stdout == snapshot.oracle_without_ctid(table.oid).unwrap(), "{} {more:?}", table.name);
+            compared += 1;
+        }
+    }
+    assert_eq!(compared, 8);
+}
+
+#[test]
 fn io_uring_by_name_is_one_clear_error() {
     let data = text(&pgbench_snapshot().data_dir());
     for method in ["io_uring", "tokio_uring"] {
@@ -61,4 +79,10 @@ fn methods_says_why_not() {
         assert_eq!(method["usable"], !ring, "{method}");
         assert_eq!(method["reason"].is_string(), ring, "{method}");
     }
+    let mut command = tool(&["methods"]);
+    deny(&mut command, &IO_URING_CALLS, libc::EPERM);
+    let table = String::from_utf8(command.output().unwrap().stdout).unwrap();
+    let row = |method: &str| table.lines().find(|l| l.trim_start().starts_with(method)).expect("a row").to_owned();
+    assert!(row("io_uring").contains("os error 1"), "{table}");
+    assert!(!row("worker").contains("os error"), "{table}");
 }

@@ -281,6 +281,10 @@ impl<'a> ValidPage<'a> {
         let Some(summary) = scan_pointers(bytes, pointers, bounds) else {
             return Err(find_fault(bytes, pointers, bounds));
         };
+        // A checksum vouches for the line pointers. Without one, a wrong offset can lead to another whole tuple.
+        if let Some(fault) = computed.is_none().then(|| overlap(pointers)).flatten() {
+            return Err(fault);
+        }
         Ok(PageCheck::Valid(Self { bytes, pointers, block, flags, summary }))
     }
 
@@ -517,6 +521,33 @@ impl PageSummary {
         self.data_min = self.data_min.min(length_min.wrapping_sub(hoff) as u16);
         sane.then_some(())
     }
+}
+
+/// Looks for two tuples that share bytes, which no server writes: one of the two is not where its row was, so that a row
+/// would come twice and another one not at all. The line pointers have passed [`scan_pointers`].
+fn overlap(pointers: &[[u8; 4]]) -> Option<PageFault> {
+    // A bit for each 8 bytes, in which tuples begin, of the largest page: 32 kB.
+    let mut taken = [0u64; 64];
+    for (pointer, number) in pointers.iter().zip(1u16..) {
+        let word = u32::from_le_bytes(*pointer);
+        let (offset, length) = (offset_of(word), length_of(word));
+        if flag_of(word) != LP_NORMAL {
+            continue;
+        }
+        let (mut unit, end) = (offset / 8, (offset + length).div_ceil(8));
+        while unit < end {
+            let count = (end - unit).min(64 - unit % 64);
+            let mask = u64::MAX >> (64 - count) << (unit % 64);
+            let seen = taken.get_mut((unit / 64) as usize)?;
+            if *seen & mask != 0 {
+                let reason = "shares bytes with the tuple of another line pointer";
+                return Some(PageFault::LinePointer { number, offset: offset as u16, length: length as u16, reason });
+            }
+            *seen |= mask;
+            unit += count;
+        }
+    }
+    None
 }
 
 /// Finds out which test of [`scan_pointers`] failed.

@@ -176,14 +176,15 @@ fn only_normal_line_pointers_are_tuples() {
     bytes[24..28].copy_from_slice(&line_pointer(3, 2, 0));
     bytes[36..40].copy_from_slice(&line_pointer(0, 3, 0));
     bytes[40..44].copy_from_slice(&line_pointer(0, 0, 0));
-    let third = line_pointer(BLOCK_SIZE - 3 * 32, 1, 28);
+    // Where the first row lay, whose line pointer now redirects.
+    let third = line_pointer(BLOCK_SIZE - 32, 1, 28);
     bytes[44..48].copy_from_slice(&third);
     let page = valid(&bytes);
     assert!(page.all_visible());
     assert_eq!(page.line_pointer_count(), 6);
     let numbers: Vec<u16> = page.tuples().map(|t| t.number()).collect();
     assert_eq!(numbers, [2, 3, 6]);
-    assert_eq!(page.tuple_at(6).unwrap().data(), [3, 0, 0, 0]);
+    assert_eq!(page.tuple_at(6).unwrap().data(), [1, 0, 0, 0]);
     for none in [0, 1, 4, 5, 7] {
         assert!(page.tuple_at(none).is_none(), "{none}");
     }
@@ -543,5 +544,29 @@ proptest! {
             let named = matches!(found, PageFault::LinePointer { .. } | PageFault::TupleHeader { .. });
             prop_assert!(named, "{:?}", found);
         }
+    }
+}
+
+/// Of a server no two tuples share bytes, whatever their order and however many line pointers are unused.
+#[test]
+fn tuples_that_share_bytes() {
+    let rows: Vec<_> = (0..200u16).map(|n| row(1, &n.to_le_bytes())).collect();
+    let page = page(&rows, 0);
+    assert_eq!(valid(&page).tuples().count(), 200);
+    for (number, other) in [(1usize, 2usize), (2, 1), (7, 200), (200, 7)] {
+        let mut damaged = page.clone();
+        let (at, from) = (24 + (number - 1) * 4, 24 + (other - 1) * 4);
+        damaged.copy_within(from..from + 4, at);
+        let PageFault::LinePointer { number: named, reason, .. } = fault(&damaged) else { panic!("a line pointer") };
+        assert_eq!(usize::from(named), number.max(other));
+        assert!(reason.contains("shares bytes"), "{reason}");
+    }
+    // One byte into the next 8 bytes is too much; up to there is padding.
+    let word = |number: usize| u32::from_le_bytes(page[24 + (number - 1) * 4..][..4].try_into().unwrap());
+    for (length, shared) in [(26, false), (32, false), (33, true)] {
+        let mut damaged = page.clone();
+        let changed = word(2) & 0x1_ffff | length << 17;
+        damaged[28..32].copy_from_slice(&changed.to_le_bytes());
+        assert_eq!(ValidPage::check(&damaged, 0, VerifyMode::Structure).is_err(), shared, "{length}");
     }
 }

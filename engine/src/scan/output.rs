@@ -44,10 +44,13 @@ impl ScanBuilder {
         let mut buffer = Vec::with_capacity(CHUNK + (CHUNK >> 2));
         writer.header(&mut buffer);
         loop {
-            let Some(mut page) = scan.next_page()? else { break };
-            let result = writer.page(&mut page, &mut buffer, out);
+            let result = match scan.next_page() {
+                Ok(Some(mut page)) => writer.page(&mut page, &mut buffer, out),
+                Ok(None) => break,
+                Err(error) => Err(error),
+            };
             if result.is_err() {
-                // What came before the bad row is right; a consumer of a pipe shall have it.
+                // What came before the bad row or page is right; a consumer of a pipe shall have it.
                 write(&mut buffer, out)?;
             }
             result?;

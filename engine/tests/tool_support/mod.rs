@@ -67,3 +67,19 @@ pub fn patch(path: &Path, change: impl FnOnce(&mut Vec<u8>)) {
 pub fn text(path: &Path) -> String {
     path.display().to_string()
 }
+
+/// Where two answers part, for the message of a failed comparison.
+pub fn first_difference(printed: &[u8], expected: &[u8]) -> String {
+    let show = |line: Option<&[u8]>| {
+        line.map_or("nothing".to_owned(), |l| format!("{:?}", String::from_utf8_lossy(&l[..l.len().min(300)])))
+    };
+    let (mut a, mut b) = (printed.split(|&c| c == b'\n'), expected.split(|&c| c == b'\n'));
+    for line in 1.. {
+        match (a.next(), b.next()) {
+            (None, None) => break,
+            (x, y) if x == y => {}
+            (x, y) => return format!("line {line}: printed {}, expected {}", show(x), show(y)),
+        }
+    }
+    "no difference".to_owned()
+}

@@ -69,9 +69,17 @@ impl Report {
             wall_seconds: began.wall.elapsed().as_secs_f64(),
             user_seconds: usage.map_or(0.0, |u| seconds(u.user_time())),
             system_seconds: usage.map_or(0.0, |u| seconds(u.system_time())),
-            max_rss: usage.map_or(0, |u| u.max_rss() as u64 * 1024),
+            max_rss: peak_resident().or(usage.map(|u| u.max_rss() as u64 * 1024)).unwrap_or(0),
         }
     }
+}
+
+/// `VmHWM` of proc_pid_status(5), in bytes. Not `ru_maxrss` of getrusage(2), which outlives execve(2): a large program
+/// that starts this one would be counted.
+fn peak_resident() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
 impl fmt::Display for Report {
