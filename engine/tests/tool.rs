@@ -260,6 +260,19 @@ fn an_output_file_that_cannot_be_made() {
     }
 }
 
+#[test]
+fn a_refused_scan_leaves_an_existing_output_file_alone() {
+    let data = text(&pgbench_snapshot().data_dir());
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("rows");
+    std::fs::write(&file, "precious").unwrap();
+    refusal(&run(&["scan", &data, "pgbench_tellers", "--columns", "nope", "--output", &text(&file)]), 1);
+    assert_eq!(std::fs::read(&file).unwrap(), b"precious");
+    // A scan without rows still makes the file.
+    assert!(run(&["scan", &data, "pgbench_history", "--output", &text(&file)]).status.success());
+    assert_eq!(std::fs::read(&file).unwrap(), b"");
+}
+
 /// Data to standard output, everything else to standard error.
 #[test]
 fn standard_output_holds_data_only() {

@@ -11,7 +11,7 @@ use std::{
     fs::File,
     io::{self, IsTerminal, Write},
     os::unix::fs::MetadataExt,
-    path::Path,
+    path::{Path, PathBuf},
     time::Duration,
 };
 
@@ -143,10 +143,8 @@ fn check_output(path: &Path, engine: &Engine, table: &Table) -> Result<()> {
         (Err(_), Ok(_)) => return refuse("it is a link that leads nowhere, or cannot be followed"),
         (Err(_), Err(_)) => {
             let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-            folder
-                .canonicalize()
-                .map_err(|e| Error::os(folder, "find folder of the output", &e))?
-                .join(path.file_name().unwrap_or_default())
+            let folder = folder.canonicalize().map_err(|e| Error::os(path, "create", &e))?;
+            folder.join(path.file_name().unwrap_or_default())
         }
     };
     let inside = |folder: &Path| folder.canonicalize().is_ok_and(|folder| target.starts_with(folder));
@@ -166,8 +164,34 @@ fn check_output(path: &Path, engine: &Engine, table: &Table) -> Result<()> {
 
 fn output(path: Option<&Path>) -> Result<Box<dyn Write>> {
     match path {
-        Some(path) => Ok(Box::new(File::create(path).map_err(|e| Error::os(path, "create", &e))?)),
+        Some(path) => Ok(Box::new(LateFile { path: path.to_owned(), file: None })),
         None => Ok(Box::new(io::stdout().lock())),
+    }
+}
+
+/// A file that is created at the first write or flush: what is refused before that leaves an existing file alone.
+struct LateFile {
+    path: PathBuf,
+    file: Option<File>,
+}
+
+impl LateFile {
+    fn file(&mut self) -> io::Result<&mut File> {
+        let file = match self.file.take() {
+            Some(file) => file,
+            None => File::create(&self.path)?,
+        };
+        Ok(self.file.insert(file))
+    }
+}
+
+impl Write for LateFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.file()?.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file()?.flush()
     }
 }
 
