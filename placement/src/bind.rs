@@ -20,7 +20,7 @@ use std::{fmt, io, ops::Range};
 const CHUNK: usize = 64 << 20;
 
 /// Memory that stays free on a node while a piece is populated: others allocate too.
-const SPARE: u64 = 48 << 20;
+const SPARE: u64 = 64 << 20;
 
 /// A node that cannot hold a quarter of what it should is not worth binding to.
 const WORTH_HAVING: usize = 4;
@@ -146,17 +146,15 @@ impl Placing<'_> {
             let placement = self.planned();
             return Ok(self.finish(mapping, len, placement, true));
         }
-        let notes = Vec::new();
         let asked = self.request.options.huge_pages;
         if *self.request.memory == MemoryPolicy::Default {
-            let mapping = Mapping::ordinary(len, asked, notes)?;
+            let mapping = Mapping::ordinary(len, asked, Vec::new())?;
             return Ok(self.finish(mapping, len, Placement::Unbound, false));
         }
         // Once smaller at most: room that goes on shrinking is somebody else's, and no place to be.
         for try_smaller in [true, false] {
-            let mapping = Mapping::ordinary(len, asked, notes.clone())?;
-            match self.policy(&mapping).and_then(|()| self.populate(&mapping, len)) {
-                Ok(()) => {
+            match self.ordinary(len) {
+                Ok(mapping) => {
                     let placement = self.planned();
                     return Ok(self.finish(mapping, len, placement, true));
                 }
@@ -178,9 +176,27 @@ impl Placing<'_> {
             break;
         }
         // A mapping without a policy, so that no page of it is bound to where there is none.
-        let mapping = Mapping::ordinary(len, asked, notes)?;
+        let mapping = Mapping::ordinary(len, asked, Vec::new())?;
         on_cpus(self.request.cpus, || mapping.populate(0..mapping.len()))?;
         Ok(self.finish(mapping, len, Placement::FirstTouch, true))
+    }
+
+    /// Ordinary pages. The node is looked at first: what it has no room for need not be mapped.
+    fn ordinary(&self, len: usize) -> Result<Mapping, Failure> {
+        if let Some(room) = self.room().filter(|&room| room < len) {
+            return Err(Failure::Room(room));
+        }
+        let asked = self.request.options.huge_pages;
+        let mapping = Mapping::ordinary(len, asked, Vec::new()).map_err(Failure::Pages)?;
+        self.policy(&mapping)?;
+        self.populate(&mapping)?;
+        Ok(mapping)
+    }
+
+    /// Bytes of ordinary pages that the node to bind to can give now, if there is one and that is known.
+    fn room(&self) -> Option<usize> {
+        let available = self.machine.available_now(self.node()?)?;
+        Some(usize::try_from(available.saturating_sub(SPARE)).unwrap_or(usize::MAX))
     }
 
     /// Explicit huge pages, if they are wanted and there are some.
@@ -190,7 +206,12 @@ impl Placing<'_> {
         if options.huge_pages == HugePages::Off || (!required && self.lacks_huge_pages(len)) {
             return Ok(None);
         }
-        let mut mapping = Mapping::new(len, options)?;
+        let mut mapping = match Mapping::new(len, options) {
+            Ok(mapping) => mapping,
+            // Not even address space for so many ordinary pages; fewer may do.
+            Err(MapError::Map { .. }) if !required => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
         if !matches!(mapping.report().used, PageKind::Huge(_)) {
             return Ok(None);
         }
@@ -198,7 +219,7 @@ impl Placing<'_> {
             mapping.populate_all()?;
             return Ok(Some(mapping));
         }
-        match self.policy(&mapping).and_then(|()| self.populate(&mapping, mapping.len())) {
+        match self.policy(&mapping).and_then(|()| self.populate(&mapping)) {
             Ok(()) => Ok(Some(mapping)),
             Err(Failure::Pages(error)) if required => Err(error.into()),
             Err(Failure::Pages(error)) => {
@@ -255,17 +276,12 @@ impl Placing<'_> {
         })
     }
 
-    fn populate(&self, mapping: &Mapping, len: usize) -> Result<(), Failure> {
-        let huge = matches!(mapping.report().used, PageKind::Huge(_));
-        let node = self.node().filter(|_| !huge);
-        let room = || node.and_then(|node| self.machine.available_now(node)).map(|room| room.saturating_sub(SPARE));
-        if let Some(room) = room().filter(|&room| room < len as u64) {
-            return Err(Failure::Room(room as usize));
-        }
+    fn populate(&self, mapping: &Mapping) -> Result<(), Failure> {
+        let ordinary = !matches!(mapping.report().used, PageKind::Huge(_));
         on_cpus(self.request.cpus, || {
             for start in (0..mapping.len()).step_by(CHUNK) {
                 let range: Range<usize> = start..(start + CHUNK).min(mapping.len());
-                if room().is_some_and(|room| room < range.len() as u64) {
+                if ordinary && self.room().is_some_and(|room| room < range.len()) {
                     return Err(Failure::Room(start));
                 }
                 mapping.populate(range).map_err(Failure::Pages)?;

@@ -261,7 +261,8 @@ fn a_container_that_refuses_costs_one_warning() {
         assert_eq!(warnings.len(), 1, "{warnings:?}");
         assert!(warnings[0].starts_with("partition 0-2: mbind") && warnings[0].contains("seccomp"), "{warnings:?}");
         assert!(placed.iter().all(|p| p.frames.populated && p.frames.placement == Placement::FirstTouch));
-        let strict = Plan { strict: true, ..plan };
+        let mut strict = plan;
+        strict.strict = true;
         assert!(matches!(place_all(&machine, &strict, 64, SMALL), Err(BindError::Strict(_))));
         // All calls refused: seen when the machine is looked at, and nothing is tried.
         assert!(refuse(&[libc::SYS_get_mempolicy, libc::SYS_set_mempolicy, libc::SYS_move_pages]));

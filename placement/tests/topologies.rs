@@ -101,7 +101,7 @@ mod hwloc {
 
     #[test]
     fn synthetic_machines() {
-        let machine = Machine::from_synthetic("Package:2 NUMANode:2(memory=4GB) Core:4 PU:2").unwrap();
+        let machine = Machine::from_synthetic("Package:2 NUMANode:2(memory=4GiB) Core:4 PU:2").unwrap();
         let nodes: Vec<_> = machine.nodes.iter().map(|n| (n.id, n.cpus.len(), n.package)).collect();
         assert_eq!(nodes, [(0, 8, Some(0)), (1, 8, Some(0)), (2, 8, Some(1)), (3, 8, Some(1))]);
         assert!(machine.nodes.iter().all(|n| n.memory == 4 * GB && n.kind() == NodeKind::Ordinary));
@@ -115,7 +115,7 @@ mod hwloc {
     #[test]
     fn nodes_that_share_their_cpus_have_one_owner() {
         // As hwloc shows a socket with a CPU-less node beside the DRAM: both with the CPUs of the socket.
-        let text = "Package:2 [NUMANode(memory=16GB)] [NUMANode(memory=64GB)] Core:4 PU:1";
+        let text = "Package:2 [NUMANode(memory=16GiB)] [NUMANode(memory=64GiB)] Core:4 PU:1";
         let machine = Machine::from_synthetic(text).unwrap();
         let kinds: Vec<_> = machine.nodes.iter().map(|node| (node.memory / GB, node.kind())).collect();
         assert_eq!(kinds.iter().filter(|(_, kind)| *kind == NodeKind::Ordinary).count(), 2, "{kinds:?}");
@@ -124,7 +124,7 @@ mod hwloc {
 
     #[test]
     fn xml_of_hwloc() {
-        let builder = Topology::builder().from_synthetic("NUMANode:4(memory=1GB) Core:2 PU:1").unwrap();
+        let builder = Topology::builder().from_synthetic("NUMANode:4(memory=1GiB) Core:2 PU:1").unwrap();
         let text = builder.build().unwrap().export_xml(XMLExportFlags::empty()).unwrap().to_string();
         let machine = Machine::from_xml(&text).unwrap();
         assert_eq!((machine.nodes.len(), machine.source), (4, Source::Xml));

@@ -76,7 +76,7 @@ fn node(tree: &mut Tree<'_>, id: u32, online_cpus: Option<&BTreeSet<u32>>) -> No
         id,
         memory: field(&meminfo, "MemTotal").unwrap_or(0),
         free: field(&meminfo, "MemFree"),
-        available: reclaimable(&meminfo),
+        available: available(tree.root, id),
         huge_pages: huge_pages(tree, &base),
         cpus,
         package,
@@ -95,16 +95,37 @@ fn field(meminfo: &str, key: &str) -> Option<u64> {
     })
 }
 
-/// Like `MemAvailable`, which the kernel gives for the whole machine only: free pages, half of the page cache's (the
-/// rest may be in use), what slab can give back.
-fn reclaimable(meminfo: &str) -> Option<u64> {
+/// Like `MemAvailable`, which the kernel gives for the whole machine only (mm/show_mem.c, si_mem_available): free pages
+/// above what it keeps for itself, half of the page cache's (the rest may be in use), what slab can give back.
+fn reclaimable(meminfo: &str, zoneinfo: &str, id: u32) -> Option<u64> {
     let get = |key| field(meminfo, key).unwrap_or(0);
     let cache = get("Active(file)").saturating_add(get("Inactive(file)")).saturating_add(get("SReclaimable"));
-    field(meminfo, "MemFree").map(|free| free.saturating_add(cache / 2))
+    let free = field(meminfo, "MemFree")?.saturating_sub(reserve(zoneinfo, id));
+    Some(free.saturating_add(cache / 2))
+}
+
+/// Bytes that the zones of a node keep free: the high watermark, and the largest protection from requests that could
+/// take memory elsewhere (`/proc/zoneinfo`, in pages). Below that the kernel reclaims, and then kills.
+fn reserve(zoneinfo: &str, id: u32) -> u64 {
+    let (mut pages, mut here) = (0u64, false);
+    for line in zoneinfo.lines() {
+        let mut words = line.split_whitespace();
+        match (words.next(), words.next()) {
+            (Some("Node"), Some(node)) => here = node.trim_end_matches(',').parse() == Ok(id),
+            (Some("high"), Some(number)) if here => pages = pages.saturating_add(number.parse().unwrap_or(0)),
+            (Some("protection:"), Some(_)) if here => {
+                let numbers = line.split(|c: char| !c.is_ascii_digit()).filter_map(|word| word.parse::<u64>().ok());
+                pages = pages.saturating_add(numbers.max().unwrap_or(0));
+            }
+            _ => {}
+        }
+    }
+    pages.saturating_mul(crate::pages::page_size() as u64)
 }
 
 pub(super) fn available(root: &Path, id: u32) -> Option<u64> {
-    reclaimable(&fs::read_to_string(root.join(format!("sys/devices/system/node/node{id}/meminfo"))).ok()?)
+    let meminfo = fs::read_to_string(root.join(format!("sys/devices/system/node/node{id}/meminfo"))).ok()?;
+    reclaimable(&meminfo, &fs::read_to_string(root.join("proc/zoneinfo")).unwrap_or_default(), id)
 }
 
 /// Free huge pages of a size on a node.
@@ -148,4 +169,22 @@ fn distances(tree: &mut Tree<'_>, ids: &[u32]) -> Option<Vec<Vec<u32>>> {
         }
     }
     Some(rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_kernel_keeps_is_not_available() {
+        let zones = "Node 0, zone      DMA\n  pages free     3840\n        boost    0\n        min      21\n        high     33\n        \
+                     protection: (0, 100, 90)\nNode 1, zone   Normal\n        high     1000\n    cpu: 0\n              high:  500\n        \
+                     protection: (0, 0)\n";
+        let page = crate::pages::page_size() as u64;
+        assert_eq!((reserve(zones, 0), reserve(zones, 1), reserve(zones, 2)), (133 * page, 1000 * page, 0));
+        let meminfo = "Node 1 MemFree: 8192 kB\nNode 1 Active(file): 2048 kB\n";
+        assert_eq!(reclaimable(meminfo, zones, 1), Some((8192 << 10) - 1000 * page + (1024 << 10)));
+        assert_eq!(reclaimable("Node 1 MemFree: 1 kB", zones, 1), Some(0));
+        assert_eq!(reclaimable("", zones, 1), None);
+    }
 }
