@@ -68,7 +68,7 @@ fn node(object: &TopologyObject) -> Option<Node> {
         huge_pages = attributes
             .page_types()
             .iter()
-            .filter_map(|page| Some((u64::from(page.size()), page.count())))
+            .map(|page| (u64::from(page.size()), page.count()))
             .filter(|&(page_size, _)| page_size > 65536)
             .map(|(page_size, total)| HugePagePool { page_size, total, free: None })
             .collect();
