@@ -170,3 +170,9 @@ mod hwloc {
         println!("compared {} nodes", theirs.nodes.len().min(ours.nodes.len()));
     }
 }
+
+#[cfg(not(feature = "hwloc"))]
+#[test]
+fn hwloc_is_not_compiled_in() {
+    eprintln!("SKIPPED: XML, synthetic descriptions and hwloc's view of a tree: built without the feature hwloc");
+}

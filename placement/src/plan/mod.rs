@@ -350,9 +350,10 @@ pub fn plan(machine: &Machine, settings: &Settings) -> Result<Plan, PlanError> {
         && matches!(plan.used, Mode::Partition | Mode::Interleave)
         && binding == Binding::Bind
     {
-        log.because(format!(
-            "note that automatic NUMA balancing is on (kernel.numa_balancing = {value}): the kernel unmaps pages now and \
-             then to see who uses them, which costs faults; bound memory stays where it is"
+        // Not an error for `strict`: the plan is carried out all the same.
+        log.warnings.push(format!(
+            "automatic NUMA balancing is on (kernel.numa_balancing = {value}): it unmaps pages to see who uses them, which \
+             costs faults, and moves what is not bound; measure with it off (sysctl kernel.numa_balancing=0)"
         ));
     }
     (plan.warnings, plan.reasons) = (log.warnings, log.reasons);

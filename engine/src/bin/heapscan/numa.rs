@@ -71,13 +71,7 @@ fn machine(args: &args::NumaCommandArgs) -> Result<Machine> {
 /// What is to be known before believing in placement.
 fn warnings(machine: &Machine, plan: &Plan) -> Vec<String> {
     let mut warnings = plan.warnings.clone();
-    if let Some(value @ 1..) = machine.balancing.filter(|_| machine.nodes.len() > 1) {
-        warnings.push(format!(
-            "automatic NUMA balancing is on (kernel.numa_balancing = {value}): it unmaps pages to see who uses them and \
-             moves what is not bound; measure with it off (sysctl kernel.numa_balancing=0)"
-        ));
-    }
-    if let Some(why) = &machine.refused {
+    if let Some(why) = machine.refused.as_ref().filter(|_| plan.warnings.is_empty()) {
         warnings.push(format!("memory policies cannot be used here ({why})"));
     }
     warnings
