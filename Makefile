@@ -10,6 +10,7 @@ help:
 	@echo "make test   all tests"
 	@echo "make lint   rustfmt, clippy, rustdoc; warnings are errors"
 	@echo "make bench  micro benchmarks (criterion)"
+	@echo "make numa-vm  placement tests in virtual machines with several NUMA nodes"
 	@echo "make loom   model check of the frame states"
 	@echo "make asan   reads, pool and faults under AddressSanitizer (nightly toolchain)"
 
@@ -49,3 +50,9 @@ asan: setup
 	HEAPSCAN_SANITIZER=1 ASAN_OPTIONS=detect_leaks=0 RUSTFLAGS="-Zsanitizer=address" CARGO_TARGET_DIR=target/asan $(CARGO) +nightly test --locked \
 	  --target x86_64-unknown-linux-gnu -p heapscan-io -p heapscan --lib --test reads --test rings --test workers \
 	  --test pool_frames --test pool_stream --test generated -- --test-threads 2
+
+.PHONY: numa-vm
+# Placement on real kernels with several nodes; installs QEMU when run as root. TOPOLOGIES chooses some.
+TOPOLOGIES ?= two four cxl memless gap
+numa-vm: setup
+	CARGO="$(CARGO)" placement/tests/numa-vm/run $(TOPOLOGIES)

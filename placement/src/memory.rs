@@ -140,7 +140,7 @@ fn page_size() -> usize {
 }
 
 /// The kernel's default size of huge pages.
-fn default_huge_page_size() -> Option<usize> {
+pub(crate) fn default_huge_page_size() -> Option<usize> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("Hugepagesize:"))?;
     line.trim().strip_suffix("kB")?.trim().parse::<usize>().ok()?.checked_mul(1024)
@@ -171,6 +171,11 @@ impl Mapping {
                 Err(error) => notes.push(error.to_string()),
             }
         }
+        Self::ordinary(len, asked, notes)
+    }
+
+    /// Maps ordinary pages, which the kernel may join to huge ones unless huge pages are off.
+    pub(crate) fn ordinary(len: usize, asked: HugePages, mut notes: Vec<String>) -> Result<Self, MapError> {
         let page = page_size();
         let len = round_up(len.max(1), page)?;
         let base =

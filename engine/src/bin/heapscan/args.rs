@@ -18,6 +18,8 @@ pub(crate) enum Command {
     Scan(Box<ScanArgs>),
     /// Show each IO method: compiled in, usable here, why not
     Methods(MethodsArgs),
+    /// Show the NUMA nodes, what may be used of them, and the plan for the buffer pool; or a file's page cache by node
+    Numa(NumaCommandArgs),
     /// Write a valid cluster of any size without a server
     #[command(subcommand)]
     Generate(GenerateCommand),
@@ -178,6 +180,70 @@ pub(crate) struct MethodsArgs {
     /// Output format
     #[arg(long, default_value = "table", value_enum)]
     pub(crate) format: ListFormat,
+}
+
+/// Where the buffer pool goes.
+#[derive(Args)]
+#[command(next_help_heading = "NUMA options")]
+pub(crate) struct NumaArgs {
+    /// Placement of the buffer pool: off, interleave, partition, or auto (partition where nodes differ)
+    #[arg(long, default_value = "auto", value_name = "MODE")]
+    pub(crate) numa: heapscan_placement::plan::Mode,
+    /// Only these nodes, such as 0,2-3; the only way to use nodes without CPUs
+    #[arg(long, value_name = "LIST")]
+    pub(crate) numa_nodes: Option<NodeList>,
+    /// Confine threads to the CPUs of the nodes used
+    #[arg(long)]
+    pub(crate) numa_bind: bool,
+    /// Partitions for each node
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub(crate) partitions_per_node: u32,
+    /// Exactly N partitions on any machine, for tests
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub(crate) force_partitions: Option<u32>,
+    /// Which nodes go together: node (each for itself), socket, or off (all)
+    #[arg(long, default_value = "node", value_name = "WHAT")]
+    pub(crate) numa_grouping: heapscan_placement::plan::Grouping,
+    /// Placement that cannot be had is an error
+    #[arg(long)]
+    pub(crate) numa_strict: bool,
+}
+
+/// A list of node ids.
+#[derive(Clone, Debug)]
+pub(crate) struct NodeList(pub(crate) Vec<u32>);
+
+impl std::str::FromStr for NodeList {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match heapscan_placement::list::parse(text) {
+            Ok(nodes) if nodes.is_empty() => Err("no node at all".to_owned()),
+            Ok(nodes) => Ok(Self(nodes)),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+}
+
+#[derive(Args)]
+pub(crate) struct NumaCommandArgs {
+    /// Output format
+    #[arg(long, default_value = "table", value_enum)]
+    pub(crate) format: ListFormat,
+    /// Also measure latency and bandwidth between nodes (256 MB of memory, under a second for each pair)
+    #[arg(long, conflicts_with_all = ["pages", "machine"])]
+    pub(crate) measure: bool,
+    /// Instead show on which nodes the page cache of this file is
+    #[arg(long, value_name = "FILE")]
+    pub(crate) pages: Option<PathBuf>,
+    /// Plan for another machine: tree:FOLDER (with its /sys and /proc), xml:FILE or synthetic:DESCRIPTION (of hwloc)
+    #[arg(long, value_name = "WHICH", conflicts_with = "pages")]
+    pub(crate) machine: Option<String>,
+    /// Size of the buffer pool to plan for
+    #[arg(long, default_value = "128MB", value_name = "SIZE", value_parser = size)]
+    pub(crate) shared_buffers: u64,
+    #[command(flatten)]
+    pub(crate) numa: NumaArgs,
 }
 
 #[derive(Subcommand)]

@@ -6,6 +6,7 @@ mod args;
 mod generate;
 mod ls;
 mod methods;
+mod numa;
 mod report;
 mod scan;
 mod signals;
@@ -25,6 +26,7 @@ fn main() -> ExitCode {
         Command::Ls(args) => ls::run(&args),
         Command::Scan(args) => scan::run(&args),
         Command::Methods(args) => methods::run(&args),
+        Command::Numa(args) => numa::run(&args),
         Command::Generate(command) => generate::run(&command),
         Command::Fixture { name, snapshot } => generate::fixture(&name, &snapshot),
     };
