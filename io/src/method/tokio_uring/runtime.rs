@@ -114,15 +114,23 @@ pub(super) async fn drive(transfer: Transfer, files: &Files, core: &Core) {
         && step != Step::Done
         && let Some(operation) = transfer.prepare(core)
     {
-        let blocking = step == Step::Block;
-        let answer = if blocking {
-            crate::stats::add(&core.counters.blocking_reads, 1);
-            transfer.read_now()
-        } else {
-            crate::stats::add(&core.counters.submits, 1);
-            ask(transfer, operation, files).await
+        // Without a descriptor for the duplicate (EMFILE: closing ours does not free the runtime's at once) the read
+        // needs none but the one that is open already.
+        let theirs = match step {
+            Step::Block => None,
+            _ => files.get(&transfer.request().file, operation.fd).ok(),
         };
-        step = transfer.settle(answer, blocking, core);
+        let answer = match &theirs {
+            None => {
+                crate::stats::add(&core.counters.blocking_reads, 1);
+                transfer.read_now()
+            }
+            Some(file) => {
+                crate::stats::add(&core.counters.submits, 1);
+                ask(transfer, operation, file).await
+            }
+        };
+        step = transfer.settle(answer, theirs.is_none(), core);
     }
     if let Some(transfer) = guard.transfer.take() {
         transfer.finish(core);
@@ -130,13 +138,10 @@ pub(super) async fn drive(transfer: Transfer, files: &Files, core: &Core) {
 }
 
 /// One operation through the runtime; the answer as the kernel gives it.
-async fn ask(transfer: &Transfer, operation: Operation, files: &Files) -> i32 {
-    let result = match files.get(&transfer.request().file, operation.fd) {
-        Err(error) => Err(error),
-        Ok(file) => match transfer.iovecs() {
-            [only] => file.read_at(ArenaBuf::of(only), operation.offset).await.0,
-            many => file.readv_at(many.iter().map(ArenaBuf::of).collect(), operation.offset).await.0,
-        },
+async fn ask(transfer: &Transfer, operation: Operation, file: &tokio_uring::fs::File) -> i32 {
+    let result = match transfer.iovecs() {
+        [only] => file.read_at(ArenaBuf::of(only), operation.offset).await.0,
+        many => file.readv_at(many.iter().map(ArenaBuf::of).collect(), operation.offset).await.0,
     };
     match result {
         // `prepare` bounds it by 1 GiB.
