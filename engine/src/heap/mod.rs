@@ -12,6 +12,7 @@ mod deform;
 mod page;
 mod toast;
 mod tuple;
+mod uniform;
 mod varlena;
 
 #[cfg(test)]
@@ -25,6 +26,8 @@ pub use deform::{Datum, DeformPlan, FixedColumn};
 pub use page::{LinePointer, PageCheck, PageFault, PageSummary, ValidPage, VerifyMode};
 pub use toast::{ChunkSource, Detoaster, NoToast, assemble};
 pub use tuple::{TupleRef, infomask};
+pub use uniform::Uniform;
+pub(crate) use uniform::UniformRows;
 pub use varlena::{CompressionMethod, ToastPointer, Varlena, decompress};
 
 /// Little-endian loads at constant or validated places.

@@ -5,6 +5,7 @@ use super::{
     columns::Slot,
     infomask, load,
     tuple::{BITMAP_OFFSET, TUPLE_HEADER_MIN, TupleRef},
+    uniform::{Uniform, scan_uniform},
 };
 use crate::{Error, ErrorKind};
 use std::{fmt, path::Path};
@@ -24,7 +25,7 @@ const SEQUENCE_MAGIC: u32 = 0x1717;
 /// Bytes of a sequence's special space.
 const SEQUENCE_SPECIAL: usize = 8;
 
-const LP_NORMAL: u32 = 1;
+pub(super) const LP_NORMAL: u32 = 1;
 const LP_REDIRECT: u32 = 2;
 
 /// Whether page checksums are verified.
@@ -193,11 +194,13 @@ pub struct PageSummary {
     pub xmin_min: u32,
     /// Largest `t_xmin` as a plain number.
     pub xmin_max: u32,
+    /// Where all tuples lie, if they are of one length and shape and side by side.
+    pub uniform: Option<Uniform>,
 }
 
 impl PageSummary {
     /// Of a page without tuples.
-    const EMPTY: Self = Self {
+    pub(super) const EMPTY: Self = Self {
         tuples: 0,
         infomask_any: 0,
         infomask_all: u16::MAX,
@@ -207,6 +210,7 @@ impl PageSummary {
         hoff: 0,
         xmin_min: u32::MAX,
         xmin_max: 0,
+        uniform: None,
     };
     /// Promises nothing.
     const UNKNOWN: Self = Self {
@@ -219,6 +223,7 @@ impl PageSummary {
         hoff: 0,
         xmin_min: 0,
         xmin_max: u32::MAX,
+        uniform: None,
     };
 
     /// Whether a tuple has a NULL bitmap.
@@ -239,10 +244,10 @@ pub struct ValidPage<'a> {
 
 /// Where things end on a page.
 #[derive(Clone, Copy)]
-struct Bounds {
-    lower: u16,
-    upper: u16,
-    special: u16,
+pub(super) struct Bounds {
+    pub(super) lower: u16,
+    pub(super) upper: u16,
+    pub(super) special: u16,
 }
 
 impl<'a> ValidPage<'a> {
@@ -278,7 +283,8 @@ impl<'a> ValidPage<'a> {
         }
         let flags = check_header(bytes, word, expected, bounds)?;
         let pointers = line_pointers(bytes, bounds.lower);
-        let Some(summary) = scan_pointers(bytes, pointers, bounds) else {
+        let found = scan_uniform(bytes, pointers, bounds).or_else(|| scan_pointers(bytes, pointers, bounds));
+        let Some(summary) = found else {
             return Err(find_fault(bytes, pointers, bounds));
         };
         // A checksum vouches for the line pointers. Without one, a wrong offset can lead to another whole tuple.
@@ -405,17 +411,17 @@ impl<'a> ValidPage<'a> {
 }
 
 #[inline(always)]
-fn offset_of(pointer: u32) -> u32 {
+pub(super) fn offset_of(pointer: u32) -> u32 {
     pointer & 0x7fff
 }
 
 #[inline(always)]
-fn flag_of(pointer: u32) -> u32 {
+pub(super) fn flag_of(pointer: u32) -> u32 {
     pointer >> 15 & 3
 }
 
 #[inline(always)]
-fn length_of(pointer: u32) -> u32 {
+pub(super) fn length_of(pointer: u32) -> u32 {
     pointer >> 17
 }
 
@@ -451,15 +457,15 @@ fn check_header(bytes: &[u8], word: u16, expected: u16, bounds: Bounds) -> Resul
 }
 
 /// Bytes 16 to 23 of a tuple header as one word: `t_ctid`'s number, `t_infomask2`, `t_infomask`, `t_hoff`.
-const WORD_AT: usize = 16;
+pub(super) const WORD_AT: usize = 16;
 /// What decides whether such a header can be: number of attributes, whether there is a bitmap, `t_hoff`.
-const SHAPE: u64 = (infomask::NATTS_MASK as u64) << 16 | (infomask::HASNULL as u64) << 32 | 0xff << 48;
+pub(super) const SHAPE: u64 = (infomask::NATTS_MASK as u64) << 16 | (infomask::HASNULL as u64) << 32 | 0xff << 48;
 
 /// Tests every line pointer and tuple header in one pass, without asking which test failed: `None` is "a fault".
 ///
 /// Faults of places gather in one word that is looked at once; a header is looked at once for every run of tuples with
 /// the same shape, which mostly is the whole page. Everything that a tuple needs stays in registers that way.
-fn scan_pointers(bytes: &[u8], pointers: &[[u8; 4]], bounds: Bounds) -> Option<PageSummary> {
+pub(super) fn scan_pointers(bytes: &[u8], pointers: &[[u8; 4]], bounds: Bounds) -> Option<PageSummary> {
     let (upper, special) = (u32::from(bounds.upper), u32::from(bounds.special));
     let mut summary = PageSummary::EMPTY;
     let (mut mask_any, mut mask_all) = (0u64, u64::MAX);
@@ -507,7 +513,7 @@ impl PageSummary {
     /// Takes in a run of tuples of one shape, the shortest of which has `length_min` bytes. `None` if such tuples
     /// cannot be.
     #[inline(never)]
-    fn end_run(&mut self, shape: u64, length_min: u32) -> Option<()> {
+    pub(super) fn end_run(&mut self, shape: u64, length_min: u32) -> Option<()> {
         if shape == u64::MAX {
             return Some(());
         }

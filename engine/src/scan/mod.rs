@@ -197,8 +197,22 @@ impl Scan {
         }))
     }
 
-    /// Moves to the next page with visible rows, whose set of rows is then in `visible`.
+    /// Moves to the next page with visible rows, whose rows are then listed in `visible`.
     fn advance(&mut self) -> Result<bool> {
+        if !self.advance_unlisted()? {
+            return Ok(false);
+        }
+        if self.visible.is_unlisted()
+            && let Some(page) = &self.current
+            && let Some(valid) = self.checked(page)
+        {
+            self.visible.list(&valid);
+        }
+        Ok(true)
+    }
+
+    /// As [`advance`](Self::advance), but rows that are all of a page's may be counted only.
+    fn advance_unlisted(&mut self) -> Result<bool> {
         self.current = None;
         while self.left > 0 {
             let Some(page) = self.stream.next_page() else { return Ok(false) };
@@ -209,12 +223,12 @@ impl Scan {
                 continue;
             };
             let visibility = Visibility::new(&self.context.engine.log, Rows::Committed);
-            let found = visibility.visible(&valid, &mut self.visible);
+            let found = visibility.select(&valid, &mut self.visible);
             self.summary = Some(*valid.summary());
             self.stats.tuples += u64::from(valid.summary().tuples);
             self.stats.future_xids += visibility.future_xids();
             found.map_err(|e| locate(e, &self.context, page.block()))?;
-            if !self.visible.tuples().is_empty() {
+            if self.visible.len() > 0 {
                 self.current = Some(page);
                 return Ok(true);
             }

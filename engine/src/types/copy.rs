@@ -38,9 +38,22 @@ fn clean_prefix(text: &[u8], also: u8, also2: u8) -> usize {
     clean.count() * 8
 }
 
+/// Whether `text` surely needs no escape in COPY's text format.
+fn is_clean(text: &[u8]) -> bool {
+    let Some(last) = text.last_chunk::<8>() else {
+        return text.iter().all(|&byte| ESCAPES[usize::from(byte)] == 0);
+    };
+    // The last eight bytes overlap the words before them.
+    let (words, _) = text.as_chunks::<8>();
+    !words.iter().chain([last]).any(|word| suspicious(u64::from_le_bytes(*word), b'\\'))
+}
+
 /// Appends `text` as a field of COPY's text format: backslash, tab, newline and the like escaped. (A NULL is `\N`,
 /// which the caller writes; fields are separated by tabs.)
 pub fn escape_text(text: &[u8], out: &mut Vec<u8>) {
+    if is_clean(text) {
+        return out.extend_from_slice(text);
+    }
     let mut rest = text;
     while !rest.is_empty() {
         let clean = clean_prefix(rest, b'\\', b'\\');

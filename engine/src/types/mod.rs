@@ -164,6 +164,11 @@ impl TypeOutput {
         )
     }
 
+    /// Whether the text is the payload as it is.
+    pub(crate) fn is_payload(&self) -> bool {
+        matches!(self.form, Form::Text | Form::Json)
+    }
+
     /// Whether the text never has a character that COPY's text format escapes: digits, letters and plain punctuation.
     pub(crate) fn is_verbatim(&self) -> bool {
         matches!(

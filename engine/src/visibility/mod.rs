@@ -49,6 +49,8 @@ pub enum Status {
 #[derive(Clone, Debug, Default)]
 pub struct VisibleSet {
     tuples: Vec<LinePointer>,
+    /// So many tuples, which are all of the page's, were not put into the list.
+    unlisted: usize,
 }
 
 impl VisibleSet {
@@ -56,6 +58,27 @@ impl VisibleSet {
     #[inline]
     pub fn tuples(&self) -> &[LinePointer] {
         &self.tuples
+    }
+
+    /// How many there are, listed or not.
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        self.tuples.len() + self.unlisted
+    }
+
+    /// Whether they are all tuples of the page, and not in the list.
+    #[inline]
+    pub(crate) fn is_unlisted(&self) -> bool {
+        self.unlisted > 0
+    }
+
+    /// Puts all tuples of `page`, for which [`Visibility::select`] made this set, into the list, if they are not there.
+    #[inline]
+    pub(crate) fn list(&mut self, page: &ValidPage<'_>) {
+        if self.unlisted > 0 {
+            self.unlisted = 0;
+            page.collect_line_pointers(&mut self.tuples);
+        }
     }
 }
 
@@ -123,10 +146,23 @@ impl<'log> Visibility<'log> {
     /// # Errors
     /// As [`status`](Self::status).
     pub fn visible(&self, page: &ValidPage<'_>, out: &mut VisibleSet) -> Result<()> {
+        self.select(page, out)?;
+        out.list(page);
+        Ok(())
+    }
+
+    /// As [`visible`](Self::visible), but if all tuples of the page are wanted they are only counted where that is enough
+    /// to know them: [`VisibleSet::list`] lists them when somebody needs that.
+    pub(crate) fn select(&self, page: &ValidPage<'_>, out: &mut VisibleSet) -> Result<()> {
         out.tuples.clear();
+        out.unlisted = 0;
         if self.rows == Rows::All || page.all_visible() || self.all_alike(page) {
             if self.rows != Rows::Dead {
-                page.collect_line_pointers(&mut out.tuples);
+                out.unlisted = usize::from(page.summary().tuples);
+                if out.unlisted == 0 {
+                    // No tuples, or nothing is known of the page.
+                    page.collect_line_pointers(&mut out.tuples);
+                }
             }
             return Ok(());
         }

@@ -232,7 +232,7 @@ fn load_of(type_oid: u32) -> Option<Load> {
 }
 
 /// PostgreSQL's order of floats: NaN equals itself and is greater than all others.
-fn is_less(a: f64, b: f64) -> bool {
+pub(super) fn is_less(a: f64, b: f64) -> bool {
     if b.is_nan() { !a.is_nan() } else { a < b }
 }
 

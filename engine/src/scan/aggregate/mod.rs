@@ -5,6 +5,7 @@
 
 mod accumulator;
 mod numeric_sum;
+mod page;
 mod parse;
 
 pub use parse::{AggregateCall, Argument, Function, parse, parse_columns};
@@ -12,9 +13,11 @@ pub use parse::{AggregateCall, Argument, Function, parse, parse_columns};
 use super::{Column, Scan, ScanBuilder, ScanStats, TableContext, locate, row::payload, toast::PoolChunks};
 use crate::{
     Error, Result,
-    heap::{Datum, DeformPlan, Detoaster, LinePointer, ValidPage, Varlena},
+    heap::{Datum, DeformPlan, Detoaster, ValidPage, Varlena},
+    visibility::VisibleSet,
 };
-use accumulator::{Accumulator, Load};
+use accumulator::Accumulator;
+use page::{PageRows, take_column};
 
 /// The results of a scan's aggregates.
 #[derive(Clone, Debug)]
@@ -63,12 +66,11 @@ impl ScanBuilder {
         }
         let context = self.context.clone();
         let mut scan = Scan::new(self.context, columns, self.blocks, None)?;
-        while scan.advance()? {
+        while scan.advance_unlisted()? {
             let Some(page) = &scan.current else { break };
             let Some(valid) = scan.checked(page) else { continue };
-            let tuples = scan.visible.tuples();
-            scan.stats.rows += tuples.len() as u64;
-            take_page(&valid, tuples, &scan.plan, &mut running, &mut scan.detoaster)
+            scan.stats.rows += scan.visible.len() as u64;
+            take_page(&valid, &mut scan.visible, &scan.plan, &mut running, &mut scan.detoaster)
                 .map_err(|e| locate(e, &context, page.block()))?;
             progress(scan.stats.pages);
         }
@@ -106,26 +108,28 @@ struct Running {
 /// Feeds the rows of one page to all aggregates.
 fn take_page(
     page: &ValidPage<'_>,
-    tuples: &[LinePointer],
+    visible: &mut VisibleSet,
     plan: &DeformPlan,
     running: &mut [Running],
     detoaster: &mut Detoaster<PoolChunks>,
 ) -> Result<()> {
     let mut rest = Vec::new();
+    let rows = PageRows::new(page, visible);
     for (i, aggregate) in running.iter_mut().enumerate() {
         let Some(place) = aggregate.place else {
-            aggregate.accumulator.add_presence(tuples.len() as u64);
+            aggregate.accumulator.add_presence(rows.len() as u64);
             continue;
         };
-        if !take_column(page, tuples, plan, place, &mut aggregate.accumulator) {
+        if !take_column(page, &rows, plan, place, &mut aggregate.accumulator) {
             rest.push(i);
         }
     }
     if rest.is_empty() {
         return Ok(());
     }
+    visible.list(page);
     let mut values = Vec::with_capacity(plan.outputs());
-    for pointer in tuples {
+    for pointer in visible.tuples() {
         plan.deform(&page.tuple(*pointer), &mut values)?;
         for &i in &rest {
             let Running { accumulator, place } = &mut running[i];
@@ -164,83 +168,4 @@ fn take_value(accumulator: &mut Accumulator, datum: Datum<'_>, detoaster: &mut D
         Some(bytes) => accumulator.add_value(bytes),
         None => Ok(()),
     }
-}
-
-/// Takes one column by a loop over the page. `false`: it does not lie at the same place in all tuples.
-fn take_column(
-    page: &ValidPage<'_>,
-    tuples: &[LinePointer],
-    plan: &DeformPlan,
-    place: usize,
-    accumulator: &mut Accumulator,
-) -> bool {
-    if let Some(fixed) = plan.fixed_on_page(place, page.summary()) {
-        return match accumulator {
-            Accumulator::Count(count) => {
-                *count += tuples.len() as u64;
-                true
-            }
-            Accumulator::Int { load, sum, any, .. } => {
-                let offset = fixed.offset;
-                let total = match load {
-                    Load::Int2 => sum_page(page, tuples, offset, |b| i16::from_le_bytes(b).into()),
-                    Load::Int4 => sum_page(page, tuples, offset, |b| i32::from_le_bytes(b).into()),
-                    Load::Oid => sum_page(page, tuples, offset, |b| u32::from_le_bytes(b).into()),
-                    // Sums of bigints can overflow an i64 within a page.
-                    Load::Int8 | Load::Float4 | Load::Float8 => return false,
-                };
-                *sum += i128::from(total);
-                *any |= !tuples.is_empty();
-                true
-            }
-            _ => false,
-        };
-    }
-    if let Accumulator::Lengths { sum, any } = accumulator
-        && let Some(at) = plan.first_varlena_on_page(place, page.summary())
-    {
-        return match lengths_of_page(page, tuples, at) {
-            Some(total) => {
-                *sum += i128::from(total);
-                *any |= !tuples.is_empty();
-                true
-            }
-            None => false,
-        };
-    }
-    false
-}
-
-#[inline]
-fn sum_page<const N: usize>(
-    page: &ValidPage<'_>,
-    tuples: &[LinePointer],
-    offset: usize,
-    load: fn([u8; N]) -> i64,
-) -> i64 {
-    let mut total = 0;
-    for pointer in tuples {
-        if let Some(bytes) = page.tuple(*pointer).data().get(offset..).and_then(|b| b.first_chunk()) {
-            total += load(*bytes);
-        }
-    }
-    total
-}
-
-/// The lengths of a varlena column whose header lies `at` bytes into the values of every tuple; `None` if one is not a
-/// plain value with a short header.
-#[inline]
-fn lengths_of_page(page: &ValidPage<'_>, tuples: &[LinePointer], at: usize) -> Option<i64> {
-    let mut total = 0i64;
-    for pointer in tuples {
-        let data = page.tuple(*pointer).data();
-        let header = *data.get(at)?;
-        let length = usize::from(header >> 1);
-        // 0x01 is an out-of-line pointer, an even byte a four-byte header or its padding.
-        if header & 1 == 0 || header == 1 || data.len() - at < length {
-            return None;
-        }
-        total += length as i64 - 1;
-    }
-    Some(total)
 }
