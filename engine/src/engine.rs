@@ -5,7 +5,7 @@ use crate::{
     cluster::{self, ChecksumState, Cluster, DatabaseInfo, OpenOptions, RelationName, TableEntry},
     heap::VerifyMode,
     options::EngineOptions,
-    pool::{BufferPool, PoolConfig, PoolMetrics},
+    pool::{BufferPool, Placement, PlacementReport, PoolConfig, PoolMetrics},
     scan::{Column, ScanBuilder, TableContext, reader::PoolReader, toast::ToastTables},
     visibility::{TransactionCounters, TransactionLog},
 };
@@ -27,6 +27,7 @@ pub(crate) struct EngineInner {
     pub(crate) open: OpenFileOptions,
     cluster: Cluster,
     report: MethodReport,
+    placement: PlacementReport,
     options: EngineOptions,
 }
 
@@ -55,11 +56,15 @@ impl Engine {
         };
         let log = TransactionLog::open(cluster.path(), counters, control.block_size, control.major_version)?;
         let config = pool_config(&options, control.block_size)?;
+        let placement = Placement::here(&config)?;
+        let thread_warning = confine(&placement)?;
+        let worker_cpus = || Some(placement.plan().thread_cpus.as_ref()?.iter().map(|&cpu| cpu as usize).collect());
+        let worker_cpus = options.io.worker_cpus.clone().or_else(worker_cpus);
         let mut report = None;
-        let pool = BufferPool::new(config, |completer| {
+        let pool = BufferPool::placed(config, placement, |completer| {
             // A file of the cluster: its device is the one to be polled.
             let probe_file = options.io.probe_file.clone().or_else(|| Some(cluster.path().join("global/pg_control")));
-            let opened = heapscan_io::open(&IoConfig { probe_file, ..options.io.clone() }, completer)?;
+            let opened = heapscan_io::open(&IoConfig { probe_file, worker_cpus, ..options.io.clone() }, completer)?;
             report = Some(opened.report);
             Ok(opened.method)
         })?;
@@ -71,8 +76,10 @@ impl Engine {
             };
             report.details.push(("buffers".to_owned(), text));
         }
+        let mut placement = pool.placement().clone();
+        placement.warnings.extend(thread_warning);
         let open = OpenFileOptions { direct: options.io_direct, uncached: options.io_uncached };
-        let inner = EngineInner { pool: Arc::new(pool), log, verify, open, cluster, report, options };
+        let inner = EngineInner { pool: Arc::new(pool), log, verify, open, cluster, report, placement, options };
         Ok(Self { inner: Arc::new(inner) })
     }
 
@@ -84,6 +91,11 @@ impl Engine {
     /// Which IO method was asked for, which one is used, and why they differ.
     pub fn method(&self) -> &MethodReport {
         &self.inner.report
+    }
+
+    /// Which placement of the pool was asked for, what became of it, why, and what the user should be told once.
+    pub fn placement(&self) -> &PlacementReport {
+        &self.inner.placement
     }
 
     /// The settings it was opened with.
@@ -138,6 +150,23 @@ impl fmt::Debug for Engine {
     }
 }
 
+/// Confines the calling thread, and so all that it starts from now on, to the CPUs of the nodes used, if that is wanted.
+fn confine(placement: &Placement) -> Result<Option<String>> {
+    let Some(cpus) = &placement.plan().thread_cpus else { return Ok(None) };
+    let wanted: Vec<usize> = cpus.iter().map(|&cpu| cpu as usize).collect();
+    match heapscan_placement::thread::pin_current_thread(&wanted) {
+        Ok(()) => Ok(None),
+        Err(errno) => {
+            let message =
+                format!("threads cannot be confined to CPUs {}: {errno}", heapscan_placement::list::format(cpus));
+            match placement.plan().strict {
+                true => Err(Error::new(ErrorKind::Limit, message).with_errno(errno as i32)),
+                false => Ok(Some(message)),
+            }
+        }
+    }
+}
+
 fn verify_mode(cluster: &Cluster, wish: VerifyChecksums) -> Result<VerifyMode> {
     match (wish, cluster.control().checksums) {
         (VerifyChecksums::Never, _) => Ok(VerifyMode::Structure),
@@ -166,7 +195,9 @@ fn pool_config(options: &EngineOptions, block_size: u32) -> Result<PoolConfig> {
         shared_buffers: options.shared_buffers,
         io_combine_limit: combine,
         effective_io_concurrency: options.effective_io_concurrency,
+        numa: options.numa.clone(),
         huge_pages: options.huge_pages,
+        huge_page_size: options.huge_page_size,
         register_memory: options.io_direct && options.io.registered_buffers == RegisteredBuffers::Auto,
         ..PoolConfig::new(block_size)
     })

@@ -53,4 +53,8 @@ pub use heapscan_io::{
     AsyncRule, FaultPlan, IoConfig, IoStats, LatencySummary, MethodChoice, MethodName, MethodReport, MethodStatus,
     RegisteredBuffers, probe_all as probe_methods,
 };
-pub use heapscan_placement::memory::HugePages;
+pub use heapscan_placement::{
+    memory::HugePages,
+    plan::{Grouping as NumaGrouping, Mode as NumaMode},
+};
+pub use pool::{NumaOptions, balance::NumaBalance};

@@ -1,5 +1,6 @@
 //! What a user can set, with PostgreSQL's names and defaults.
 
+use crate::pool::NumaOptions;
 use heapscan_io::IoConfig;
 use heapscan_placement::memory::HugePages;
 use std::{fmt, str::FromStr};
@@ -56,6 +57,10 @@ pub struct EngineOptions {
     pub io_uncached: bool,
     /// Huge pages for the pool (`huge_pages`).
     pub huge_pages: HugePages,
+    /// Bytes of an explicit huge page (`huge_page_size`); default: the kernel's.
+    pub huge_page_size: Option<usize>,
+    /// NUMA nodes, partitions of the pool, and their balance.
+    pub numa: NumaOptions,
     /// Verify page checksums.
     pub verify: VerifyChecksums,
     /// Open clusters that were not shut down cleanly; their rows are those of the files, WAL is not replayed.
@@ -74,6 +79,8 @@ impl Default for EngineOptions {
             io_direct: false,
             io_uncached: false,
             huge_pages: HugePages::Try,
+            huge_page_size: None,
+            numa: NumaOptions::default(),
             verify: VerifyChecksums::Auto,
             allow_unclean: false,
             follow_tablespace_links: false,

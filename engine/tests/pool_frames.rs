@@ -410,7 +410,7 @@ fn pinned_blocks_stay_found_whatever_fails_around_them() {
 fn stress() {
     for (frames, partitions) in [(24, 1), (64, 3), (300, 1)] {
         let mut config = config(frames);
-        config.partitions = partitions;
+        config.numa = heapscan::pool::NumaOptions::forced(partitions);
         let b = bench_with(config, When::Threads);
         let relations: Vec<_> = (0..4).map(|i| b.relation_in(i, 200, 64)).collect();
         let end = Instant::now() + Duration::from_millis(700);

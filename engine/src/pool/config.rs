@@ -1,5 +1,6 @@
 //! Settings of a pool.
 
+use super::NumaOptions;
 use crate::{Error, ErrorKind, Result};
 use heapscan_placement::memory::HugePages;
 use std::time::Duration;
@@ -15,10 +16,12 @@ pub struct PoolConfig {
     pub io_combine_limit: u32,
     /// Reads that one stream keeps in flight; 0: no reading ahead, combining only.
     pub effective_io_concurrency: u32,
-    /// Partitions of the pool.
-    pub partitions: u32,
+    /// Nodes and partitions.
+    pub numa: NumaOptions,
     /// Whether to use huge pages.
     pub huge_pages: HugePages,
+    /// Bytes of an explicit huge page; default: the kernel's.
+    pub huge_page_size: Option<usize>,
     /// Register the frames with the IO method, which pins all of them: the whole pool becomes resident.
     pub register_memory: bool,
     /// After this long without an end, a read counts as stalled and those who wait for it get an error.
@@ -36,8 +39,9 @@ impl PoolConfig {
             block_size,
             io_combine_limit: (128 * 1024 / block_size.max(1)).max(1),
             effective_io_concurrency: 16,
-            partitions: 1,
+            numa: NumaOptions::default(),
             huge_pages: HugePages::default(),
+            huge_page_size: None,
             register_memory: false,
             stall_timeout: Duration::from_secs(60),
             pin_timeout: Duration::from_secs(10),
@@ -59,9 +63,6 @@ impl PoolConfig {
         }
         if self.effective_io_concurrency > 1000 {
             return wrong(format!("effective_io_concurrency {}: use 0 to 1000", self.effective_io_concurrency));
-        }
-        if self.partitions == 0 {
-            return wrong("a pool has at least one partition".to_owned());
         }
         match u32::try_from(self.shared_buffers / u64::from(self.block_size)) {
             Ok(0) => wrong(format!("shared_buffers {} holds no block of {}", self.shared_buffers, self.block_size)),
@@ -93,6 +94,5 @@ mod tests {
         assert_eq!(bad(|c| c.effective_io_concurrency = 1001), ErrorKind::Usage);
         assert_eq!(bad(|c| c.shared_buffers = 8191), ErrorKind::Usage);
         assert_eq!(bad(|c| c.shared_buffers = u64::MAX), ErrorKind::Usage);
-        assert_eq!(bad(|c| c.partitions = 0), ErrorKind::Usage);
     }
 }

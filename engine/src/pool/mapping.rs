@@ -4,10 +4,8 @@
 //! confirmed by [`MappingTable::insert`], which looks again under the stripe's mutex. A hit is certain, because the tag
 //! is compared once the frame is pinned.
 
-use super::{
-    partition::{Frames, NO_FRAME},
-    state::Word,
-};
+use super::{frames::Frames, partition::NO_FRAME, placement::Placement, slab::Slab, state::Word};
+use crate::Result;
 use crossbeam_utils::CachePadded;
 use std::sync::{
     Mutex, MutexGuard, PoisonError,
@@ -33,18 +31,20 @@ pub(crate) enum Inserted {
 
 #[derive(Debug)]
 pub(crate) struct MappingTable {
-    heads: Box<[AtomicU32]>,
+    /// Two a frame, 4 bytes each. All threads look everywhere in it, so its pages are on all nodes in turn; the chains go
+    /// through the descriptors, which lie on the nodes of their frames.
+    heads: Slab<AtomicU32>,
     stripes: Box<[CachePadded<Mutex<()>>]>,
 }
 
 impl MappingTable {
-    pub(crate) fn new(frames: u32) -> Self {
+    pub(crate) fn new(frames: u32, placement: &mut Placement) -> Result<Self> {
         let buckets = (frames as usize * 2).next_power_of_two().max(GROUP as usize);
         let stripes = (buckets / GROUP as usize).min(MAX_STRIPES);
-        Self {
-            heads: (0..buckets).map(|_| AtomicU32::new(NO_FRAME)).collect(),
+        Ok(Self {
+            heads: placement.shared_by_all(buckets, || AtomicU32::new(NO_FRAME))?,
             stripes: (0..stripes).map(|_| CachePadded::new(Mutex::new(()))).collect(),
-        }
+        })
     }
 
     /// The bucket of a tag. Sixteen neighbouring blocks have neighbouring buckets, one cache line; within the line they
@@ -135,13 +135,14 @@ impl MappingTable {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use heapscan_placement::memory::{HugePages, MapOptions};
+    use crate::pool::{NumaOptions, PoolConfig, frames};
     use std::collections::HashSet;
 
     fn setup(count: u32) -> (Frames, MappingTable) {
-        let frames =
-            Frames::new(count, 1, 4096, MapOptions { huge_pages: HugePages::Off, ..MapOptions::default() }).unwrap();
-        (frames, MappingTable::new(count))
+        let mut config = PoolConfig::new(4096);
+        config.numa = NumaOptions::off();
+        let table = MappingTable::new(count, &mut Placement::here(&config).unwrap()).unwrap();
+        (frames::for_tests(count, 1, 4096), table)
     }
 
     fn put(frames: &Frames, table: &MappingTable, tag: u64, frame: u32) -> Inserted {

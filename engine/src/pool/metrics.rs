@@ -103,6 +103,45 @@ pub(crate) fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
+/// What happened in one partition, and to the threads at home there.
+///
+/// Streams tell it once in 64 victims and when they end, so it may lag behind a little.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct PartitionMetrics {
+    /// Its number.
+    pub partition: usize,
+    /// Its frames.
+    pub frames: u32,
+    /// Of these, frames that hold a block.
+    pub used_frames: u32,
+    /// Frames that threads at home here asked the pool for.
+    pub asked: u64,
+    /// Frames of this partition that were given out, to whomever.
+    pub served: u64,
+    /// Victims of threads at home here that were this partition's.
+    pub local_victims: u64,
+    /// Victims of threads at home here that were another partition's.
+    pub remote_victims: u64,
+    /// Rounds of the clock hand.
+    pub passes: u64,
+    /// How long ago the frames that go next were last visited by the hand, in allocations of the whole pool; `None` while
+    /// the hand has not been round.
+    pub eviction_age: Option<u64>,
+    /// Blocks that threads at home here found in the pool.
+    pub hits: u64,
+    /// Blocks that threads at home here had to read.
+    pub blocks_read: u64,
+}
+
+impl PartitionMetrics {
+    /// The part of the blocks that threads at home here found in the pool; 0 without any.
+    pub fn hit_ratio(&self) -> f64 {
+        let all = self.hits + self.blocks_read;
+        if all == 0 { 0.0 } else { self.hits as f64 / all as f64 }
+    }
+}
+
 /// The state of a pool and the sum of what its streams did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]

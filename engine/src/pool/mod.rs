@@ -7,48 +7,53 @@
 //!   ahead can be taken from it by one that has no frame at all (`wait`).
 //! - Locks here are held for a few instructions, one at a time, never while calling the IO method or waiting.
 
+mod chooser;
+mod clock;
 mod config;
+mod frames;
 mod inflight;
 mod mapping;
 mod metrics;
 mod page;
 mod partition;
+mod placement;
+mod registry;
+mod seats;
 mod shared;
+mod slab;
 mod state;
 mod strategy;
 mod sync;
+mod view;
 mod wait;
 
 pub use config::PoolConfig;
 pub use inflight::OutstandingRead;
-pub use metrics::{PoolMetrics, ReadMetrics};
+pub use metrics::{PartitionMetrics, PoolMetrics, ReadMetrics};
 pub use page::PinnedPage;
+pub use placement::{NumaOptions, PartitionPlacement, Placement, PlacementReport};
 pub use shared::RelationId;
 pub use strategy::Strategy;
+pub use view::{BufferInfo, PartitionPages};
 
+pub(crate) use chooser::Chooser;
 pub(crate) use page::Pin;
 pub(crate) use partition::NO_FRAME;
 pub(crate) use shared::{Asker, Session, Started, lock};
 pub(crate) use state::FrameState;
-pub(crate) use strategy::Ring;
 
 use crate::{Error, ErrorKind, RelationFork, Result};
+use frames::Frames;
 use heapscan_io::{Completer, IoMethod, LatencySummary, MemoryRegistration};
-use heapscan_placement::memory::{MapOptions, MapReport};
-use partition::Frames;
+use heapscan_placement::memory::MapReport;
+use mapping::MappingTable;
+use registry::Registry;
+use seats::Seats;
 use shared::Shared;
 use std::{
-    collections::HashMap,
     fmt,
-    sync::{Arc, Mutex, Weak, atomic::Ordering},
+    sync::{Arc, Weak, atomic::Ordering},
 };
-
-#[derive(Debug, Default)]
-struct Relations {
-    /// By id. `None`: unregistered; ids are not given out twice, because frames may still hold blocks of the old owner.
-    forks: Vec<Option<Arc<RelationFork>>>,
-    ids: HashMap<usize, RelationId>,
-}
 
 /// A pool of block frames and the IO method that fills them.
 pub struct BufferPool {
@@ -56,15 +61,16 @@ pub struct BufferPool {
     method: Box<dyn IoMethod>,
     shared: Arc<Shared>,
     /// For single blocks that no stream asks for.
-    session: Arc<Session>,
-    relations: Mutex<Relations>,
+    seats: Seats,
+    relations: Registry,
     config: PoolConfig,
     registration: Option<MemoryRegistration>,
+    placement: PlacementReport,
 }
 
 impl BufferPool {
-    /// Makes a pool. `open_method` makes the method that reports to the pool. The method must have delivered, or given
-    /// up for good, all its reads when its drop returns.
+    /// Makes a pool on this machine. `open_method` makes the method that reports to the pool. The method must have
+    /// delivered, or given up for good, all its reads when its drop returns.
     ///
     /// # Errors
     /// `Usage` if a setting is out of range, `Limit` if memory cannot be had, and those of `open_method`.
@@ -72,17 +78,37 @@ impl BufferPool {
         config: PoolConfig,
         open_method: impl FnOnce(Arc<dyn Completer>) -> Result<Box<dyn IoMethod>>,
     ) -> Result<Self> {
-        let count = config.frames()?;
-        let options = MapOptions { huge_pages: config.huge_pages, ..MapOptions::default() };
-        let frames = Frames::new(count, config.partitions, config.block_size, options)?;
-        let shared = Arc::new(Shared::new(frames));
+        let placement = Placement::here(&config)?;
+        Self::placed(config, placement, open_method)
+    }
+
+    /// As [`new`](Self::new), where a plan says.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new); `Limit` also for placement that is wanted strictly and cannot be had.
+    pub fn placed(
+        config: PoolConfig,
+        mut placement: Placement,
+        open_method: impl FnOnce(Arc<dyn Completer>) -> Result<Box<dyn IoMethod>>,
+    ) -> Result<Self> {
+        config.frames()?;
+        placement.place()?;
+        let frames = Frames::new(&mut placement, config.block_size)?;
+        let table = MappingTable::new(frames.count(), &mut placement)?;
+        let placement = placement.report(frames.partitions());
+        let shared = Arc::new(Shared::new(frames, table));
         let method = open_method(Arc::clone(&shared) as Arc<dyn Completer>)?;
         let registration = config.register_memory.then(|| match shared.frames.populate_all() {
             Ok(()) => fence::register(&*method, &shared),
             Err(error) => MemoryRegistration::Plain(error.to_string()),
         });
-        let session = Arc::new(Session::new(Arc::clone(&shared), 0));
-        Ok(Self { method, shared, session, relations: Mutex::default(), config, registration })
+        let seats = Seats::new(&shared);
+        Ok(Self { method, shared, seats, relations: Registry::default(), config, registration, placement })
+    }
+
+    /// What was planned for its memory, what became of it, and what the user should be told of that, once.
+    pub fn placement(&self) -> &PlacementReport {
+        &self.placement
     }
 
     /// Its settings.
@@ -110,26 +136,12 @@ impl BufferPool {
             let message = format!("blocks of {} bytes do not fit frames of {}", fork.block_size(), self.block_size());
             return Err(Error::new(ErrorKind::Usage, message).with_path(fork.path()));
         }
-        let mut relations = lock(&self.relations);
-        let key = Arc::as_ptr(&fork) as usize;
-        if let Some(&id) = relations.ids.get(&key) {
-            return Ok(id);
-        }
-        let id =
-            u32::try_from(relations.forks.len()).ok().filter(|&id| id < u32::MAX).map(RelationId).ok_or_else(|| {
-                Error::new(ErrorKind::Limit, "too many relations were registered with the buffer pool")
-            })?;
-        relations.forks.push(Some(fork));
-        relations.ids.insert(key, id);
-        Ok(id)
+        self.relations.register(fork)
     }
 
     /// Lets go of a fork; its files are closed when the streams on it have ended. Its blocks age out of the pool.
     pub fn unregister(&self, relation: RelationId) {
-        let mut relations = lock(&self.relations);
-        if let Some(fork) = relations.forks.get_mut(relation.0 as usize).and_then(Option::take) {
-            relations.ids.remove(&(Arc::as_ptr(&fork) as usize));
-        }
+        self.relations.unregister(relation);
     }
 
     /// The fork of an id.
@@ -137,32 +149,47 @@ impl BufferPool {
     /// # Errors
     /// `Usage` if it is not registered.
     pub fn fork(&self, relation: RelationId) -> Result<Arc<RelationFork>> {
-        lock(&self.relations)
-            .forks
-            .get(relation.0 as usize)
-            .cloned()
-            .flatten()
-            .ok_or_else(|| Error::new(ErrorKind::Usage, "the relation is not registered with this buffer pool"))
+        self.relations.fork(relation)
     }
 
-    /// One block, outside of any stream.
+    /// One block, outside of any stream. A block that is in the pool costs neither a lock nor a cache line that threads
+    /// share.
     ///
     /// # Errors
     /// As those of [`ReadStream::next_page`](crate::stream::ReadStream::next_page).
     pub fn read_block(&self, relation: RelationId, block: u32) -> Result<PinnedPage> {
+        let seat = self.seats.mine();
+        if self.relations.is_live(relation)
+            && let Some((frame, word)) = self.shared.lookup(relation.tag(block), Strategy::Normal.usage_cap())
+        {
+            if word.state() == FrameState::Valid {
+                seat.count_hit();
+                return Ok(PinnedPage::adopt_valid(&seat.session, frame, block));
+            }
+            // In IO: the ordinary way waits for it.
+            self.shared.unpin(frame);
+        }
         let fork = self.fork(relation)?;
         let usage_cap = Strategy::Normal.usage_cap();
-        let asker = Asker { session: &self.session, fork: &fork, relation, lane: 0, usage_cap };
-        let mut metrics = ReadMetrics::default();
-        let page = self.acquire(&asker, block, &mut None, &mut metrics);
-        lock(&self.session.metrics).add(&metrics);
-        page
+        let asker = Asker { session: &seat.session, fork: &fork, relation, lane: 0, usage_cap };
+        seat.with_chooser(&self.shared.frames, |chooser| {
+            let mut metrics = ReadMetrics::default();
+            let page = self.acquire(&asker, block, chooser, &mut metrics);
+            lock(&seat.session.metrics).add(&metrics);
+            page
+        })
     }
 
     /// The strategy for a scan over `blocks` blocks with the pool's settings.
     pub fn strategy_for(&self, blocks: u32) -> Strategy {
         let config = &self.config;
         Strategy::for_scan(blocks, self.frames(), config.io_combine_limit, config.effective_io_concurrency)
+    }
+
+    /// The strategy for a pass over everything that leaves the pool as it is, with the pool's settings.
+    pub fn vacuum_strategy(&self) -> Strategy {
+        let config = &self.config;
+        Strategy::vacuum(self.frames(), config.io_combine_limit, config.effective_io_concurrency)
     }
 
     /// Reads that are in flight now, oldest first.
@@ -173,16 +200,17 @@ impl BufferPool {
     /// Frames that are pinned now, by consumers, by look-ahead or by reads in flight. Looks at every frame: for tests and
     /// diagnosis.
     pub fn pinned_frames(&self) -> u32 {
-        (0..self.frames()).map(|frame| u32::from(self.shared.word(frame).pins() > 0)).sum()
+        self.shared.frames.numbers().map(|frame| u32::from(self.shared.word(frame).pins() > 0)).sum()
     }
 
     /// Counters of the pool.
     pub fn metrics(&self) -> PoolMetrics {
         let mut totals = *lock(&self.shared.retired);
         let sessions: Vec<Arc<Session>> = lock(&self.shared.sessions).iter().filter_map(Weak::upgrade).collect();
-        for session in sessions.iter().chain([&self.session]) {
+        for session in &sessions {
             totals.add(&lock(&session.metrics));
         }
+        self.seats.add_to(&mut totals);
         self.shared.booked.add_to(&mut totals);
         PoolMetrics {
             frames: self.frames(),

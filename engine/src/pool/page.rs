@@ -51,12 +51,17 @@ impl Drop for Pin {
 ///
 /// It may be sent to and dropped in any thread. To forget one is safe and costs the pool a frame.
 pub struct PinnedPage {
-    // Its frame is VALID: `Pin::into_page` is the only maker.
+    // Its frame is VALID: `Pin::into_page` and `adopt_valid` are the only makers.
     pin: Pin,
     block: u32,
 }
 
 impl PinnedPage {
+    /// Takes over a pin on a frame that the caller, holding that pin, saw to be VALID.
+    pub(crate) fn adopt_valid(session: &Arc<Session>, frame: u32, block: u32) -> Self {
+        Self { pin: Pin::adopt(session, frame), block }
+    }
+
     /// Number of the block in its relation.
     pub fn block(&self) -> u32 {
         self.block
@@ -65,8 +70,8 @@ impl PinnedPage {
     /// The bytes of the block.
     #[allow(unsafe_code, reason = "reads a pinned frame")]
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: the pin lives as long as `self`, which the result borrows; `into_page` saw state VALID with the pin
-        // held, and a pinned VALID frame stays so; the pin keeps the session and so the shared part alive.
+        // SAFETY: the pin lives as long as `self`, which the result borrows; whoever made the page saw state VALID with
+        // the pin held, and a pinned VALID frame stays so; the pin keeps the session and so the shared part alive.
         unsafe { self.pin.shared().bytes(self.pin.frame) }
     }
 
@@ -80,9 +85,14 @@ impl PinnedPage {
         self.pin.shared().frames.descriptor(self.pin.frame).core.mark_verified();
     }
 
-    /// Number of the frame that holds it.
+    /// Which frame of the pool holds it, counted from 0.
     pub fn frame(&self) -> u32 {
-        self.pin.frame
+        self.pin.shared().frames.ordinal(self.pin.frame)
+    }
+
+    /// The partition of that frame.
+    pub fn partition(&self) -> usize {
+        self.pin.shared().frames.partition_index(self.pin.frame)
     }
 }
 

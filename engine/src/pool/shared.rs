@@ -4,12 +4,13 @@
 //! every read into it.
 
 use super::{
+    chooser::Chooser,
+    frames::Frames,
     inflight::{InFlight, Op},
     mapping::{Inserted, MappingTable},
     metrics::{Booked, ReadMetrics},
-    partition::{Frames, NO_FRAME, Victim},
+    partition::{NO_FRAME, Victim},
     state::{FrameState, Word},
-    strategy::Ring,
 };
 use crate::{Error, ErrorKind, RelationFork, Result};
 use crossbeam_utils::CachePadded;
@@ -59,6 +60,7 @@ impl ReadFailure {
 
 /// What a stream shares with the pages that it handed out, and with streams that are out of frames.
 #[derive(Debug)]
+#[repr(align(128))] // Its reference count is on a cache line of its own: each page pinned and unpinned writes to it.
 pub(crate) struct Session {
     pub(crate) shared: Arc<Shared>,
     /// Frames pinned ahead. Whoever swaps one out owns its pin: the stream when it comes to the block, or another stream
@@ -152,8 +154,7 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub(crate) fn new(frames: Frames) -> Self {
-        let table = MappingTable::new(frames.count());
+    pub(crate) fn new(frames: Frames, table: MappingTable) -> Self {
         Self {
             frames,
             table,
@@ -201,7 +202,7 @@ impl Shared {
         asker: &Asker<'_>,
         first: u32,
         max: u32,
-        ring: &mut Option<Ring>,
+        chooser: &mut Chooser,
         staged: &mut Vec<Request>,
         metrics: &mut ReadMetrics,
     ) -> Result<Started> {
@@ -213,7 +214,7 @@ impl Shared {
         let max = max.clamp(1, location.blocks);
         let misses =
             (1..max).take_while(|&i| !self.table.probably_contains(&self.frames, tag + u64::from(i))).count() + 1;
-        let mut victims = self.claim(misses, ring, metrics)?;
+        let mut victims = self.claim(misses, chooser, metrics)?;
         if victims.is_empty() {
             return Ok(Started::NoFrame);
         }
@@ -236,7 +237,7 @@ impl Shared {
             if !used {
                 self.frames.descriptor(frame).core.release_claim();
             }
-            if let Some(ring) = ring {
+            if let Some(ring) = &mut chooser.ring {
                 ring.push(frame, if used { tag + i as u64 } else { super::state::NO_TAG });
             }
         }
@@ -270,15 +271,10 @@ impl Shared {
     }
 
     /// Claims up to `want` frames, from the ring if there is one, then from the pool, and takes them out of the mapping.
-    fn claim(&self, want: usize, ring: &mut Option<Ring>, metrics: &mut ReadMetrics) -> Result<Vec<u32>> {
+    fn claim(&self, want: usize, chooser: &mut Chooser, metrics: &mut ReadMetrics) -> Result<Vec<u32>> {
         let mut victims = Vec::with_capacity(want);
-        if let Some(ring) = ring {
-            metrics.ring_reuses += ring.claim(&self.frames, want, &mut victims) as u64;
-        }
-        let from_ring = victims.len();
-        if victims.len() < want {
-            self.frames.sweep(want, &mut victims);
-        }
+        let from_ring = chooser.claim(&self.frames, want, &mut victims);
+        metrics.ring_reuses += from_ring as u64;
         let mut claimed = Vec::with_capacity(victims.len());
         let mut failed = None;
         for (i, &Victim { frame, was }) in victims.iter().enumerate() {
@@ -293,7 +289,7 @@ impl Shared {
                 }
                 _ => {}
             }
-            match self.frames.partition_of(frame).populate(frame) {
+            match self.frames.populate(frame) {
                 Ok(()) => claimed.push(frame),
                 Err(error) => {
                     core.release_claim();
@@ -309,7 +305,7 @@ impl Shared {
 
     /// Whether some frame is neither pinned nor claimed just now.
     pub(crate) fn has_unpinned(&self) -> bool {
-        (0..self.frames.count()).any(|frame| {
+        self.frames.numbers().any(|frame| {
             let word = self.word(frame);
             word.pins() == 0 && word.state() != FrameState::Claimed
         })

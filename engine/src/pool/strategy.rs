@@ -1,7 +1,8 @@
 //! Buffer access strategies: how a scan chooses the frames that it reads into.
 
 use super::{
-    partition::{Frames, Victim},
+    frames::Frames,
+    partition::Victim,
     state::{FrameState, MAX_USAGE},
 };
 use std::collections::VecDeque;
@@ -21,6 +22,12 @@ pub enum Strategy {
         /// far as the scan's look-ahead needs, because a small ring stays in the processor's cache.
         ring_frames: u32,
     },
+    /// As `BulkRead`, whatever the size of the relation, and without a trace: pages that others keep in the pool are not
+    /// heated by being looked at. For passes over a whole cluster, such as verifying it.
+    Vacuum {
+        /// Most frames of the ring, as above.
+        ring_frames: u32,
+    },
 }
 
 impl Strategy {
@@ -31,18 +38,28 @@ impl Strategy {
         if blocks <= pool_frames / 4 {
             return Self::Normal;
         }
-        let wanted =
-            io_combine_limit.saturating_mul(effective_io_concurrency.saturating_add(2)).saturating_add(CONSUMER_PINS);
-        let least = io_combine_limit.saturating_add(CONSUMER_PINS).min(pool_frames / 2).max(1);
-        Self::BulkRead { ring_frames: wanted.min((pool_frames / 8).max(least)).max(1) }
+        Self::BulkRead { ring_frames: ring_frames(pool_frames, io_combine_limit, effective_io_concurrency) }
+    }
+
+    /// The strategy for a pass over everything that should leave the pool as it is, with these settings (in blocks).
+    pub fn vacuum(pool_frames: u32, io_combine_limit: u32, effective_io_concurrency: u32) -> Self {
+        Self::Vacuum { ring_frames: ring_frames(pool_frames, io_combine_limit, effective_io_concurrency) }
+    }
+
+    /// Most frames of its ring, if it has one.
+    pub fn ring_frames(self) -> Option<u32> {
+        match self {
+            Self::Normal => None,
+            Self::BulkRead { ring_frames } | Self::Vacuum { ring_frames } => Some(ring_frames.max(1)),
+        }
     }
 
     /// Most pins that the look-ahead of a scan may hold.
     pub(crate) fn pin_limit(self, io_combine_limit: u32) -> u32 {
-        match self {
-            Self::Normal => u32::MAX,
+        match self.ring_frames() {
+            None => u32::MAX,
             // A read is started when the look-ahead is this long at most, and the consumer holds a few.
-            Self::BulkRead { ring_frames } => {
+            Some(ring_frames) => {
                 let reserve = CONSUMER_PINS.min(ring_frames / 2);
                 let room = ring_frames - reserve;
                 if room > 2 * io_combine_limit { room - io_combine_limit } else { room.max(1) }
@@ -55,9 +72,22 @@ impl Strategy {
         match self {
             Self::Normal => MAX_USAGE,
             Self::BulkRead { .. } => 1,
+            Self::Vacuum { .. } => 0,
         }
     }
 }
+
+/// Room for the whole look-ahead, one combined read and what the consumer holds; at most an eighth of the pool, at least
+/// one combined read and what the consumer holds, and never more than half of a pool too small for that.
+fn ring_frames(pool_frames: u32, io_combine_limit: u32, effective_io_concurrency: u32) -> u32 {
+    let wanted =
+        io_combine_limit.saturating_mul(effective_io_concurrency.saturating_add(2)).saturating_add(CONSUMER_PINS);
+    let least = io_combine_limit.saturating_add(CONSUMER_PINS).min(pool_frames / 2).max(1);
+    wanted.min((pool_frames / 8).max(least)).max(1)
+}
+
+/// Frames in use that a full ring looks past before it takes one from the pool.
+const LOOK_PAST: usize = 64;
 
 /// The frames of one scan, least recently used first.
 #[derive(Debug)]
@@ -68,49 +98,50 @@ pub(crate) struct Ring {
 
 impl Ring {
     pub(crate) fn new(strategy: Strategy) -> Option<Self> {
-        match strategy {
-            Strategy::Normal => None,
-            Strategy::BulkRead { ring_frames } => {
-                Some(Self { entries: VecDeque::new(), limit: ring_frames.max(1) as usize })
-            }
-        }
+        Some(Self { entries: VecDeque::new(), limit: strategy.ring_frames()? as usize })
     }
 
-    /// Claims up to `want` frames of the ring, in ring order, ending at the first that is in use. A frame that was taken
-    /// over by others (another block is in it, or it was used more than once) leaves the ring.
+    /// Claims up to `want` frames of the ring, in ring order. A frame that was taken over by others (another block is in
+    /// it, or it was used more than once) leaves the ring; one that is only in use stays a member and gets its turn later.
+    ///
+    /// So the ring takes no more frames from the pool than its limit and what others hold of it at one time, however long
+    /// the scan: two scans in lockstep, each pinning what the other has read, leave nothing behind.
     pub(crate) fn claim(&mut self, frames: &Frames, want: usize, victims: &mut Vec<Victim>) -> usize {
         let mut claimed = 0;
+        let mut looks = self.entries.len().min(want + LOOK_PAST);
         while claimed < want
-            && let Some(&(frame, tag)) = self.entries.front()
+            && looks > 0
+            && let Some(entry @ (frame, tag)) = self.entries.pop_front()
         {
+            looks -= 1;
             let core = &frames.descriptor(frame).core;
             let word = core.load();
             if core.tag() != tag || word.usage() > 1 {
-                self.entries.pop_front();
                 continue;
             }
             if word.pins() > 0 || word.state() == FrameState::Claimed {
-                // All others of the ring were used later, so they are in use too: let it grow. A full ring loses this
-                // frame by `push`.
-                break;
-            }
-            self.entries.pop_front();
-            let Some(was) = core.try_claim(1) else { continue };
-            if core.tag() != tag {
-                core.restore(was);
+                if self.entries.len() + 1 < self.limit {
+                    // All others of the ring were used later, so they are in use too: let it grow.
+                    self.entries.push_front(entry);
+                    break;
+                }
+                self.entries.push_back(entry);
                 continue;
             }
-            victims.push(Victim { frame, was });
-            claimed += 1;
+            match core.try_claim(1) {
+                Some(was) if core.tag() == tag => {
+                    victims.push(Victim { frame, was });
+                    claimed += 1;
+                }
+                Some(was) => core.restore(was),
+                None => self.entries.push_back(entry),
+            }
         }
         claimed
     }
 
     /// Remembers a frame that the scan has just filled with `tag`.
     pub(crate) fn push(&mut self, frame: u32, tag: u64) {
-        while self.entries.len() >= self.limit {
-            self.entries.pop_front();
-        }
         self.entries.push_back((frame, tag));
     }
 }

@@ -2,11 +2,11 @@
 
 use super::{
     BufferPool,
+    chooser::Chooser,
     metrics::{ReadMetrics, nanos},
     page::{Pin, PinnedPage},
     shared::{Asker, Started},
     state::FrameState,
-    strategy::Ring,
 };
 use crate::{Error, ErrorKind, RelationFork, Result};
 use heapscan_io::{IoMethod, Request};
@@ -108,14 +108,14 @@ impl BufferPool {
         &self,
         asker: &Asker<'_>,
         block: u32,
-        ring: &mut Option<Ring>,
+        chooser: &mut Chooser,
         metrics: &mut ReadMetrics,
     ) -> Result<PinnedPage> {
         let mut staged = Vec::new();
         let mut attempt = 1;
         let mut starving = None;
         loop {
-            let started = self.shared.start_read(asker, block, 1, ring, &mut staged, metrics)?;
+            let started = self.shared.start_read(asker, block, 1, chooser, &mut staged, metrics)?;
             let (frame, own) = match started {
                 Started::Hit(frame) => (frame, false),
                 Started::Joined(frame) => (frame, false),

@@ -12,7 +12,8 @@ pub use options::StreamOptions;
 use crate::{
     Error, RelationFork, Result,
     pool::{
-        Asker, BufferPool, FrameState, NO_FRAME, Pin, PinnedPage, ReadMetrics, RelationId, Ring, Session, Started, lock,
+        Asker, BufferPool, Chooser, FrameState, NO_FRAME, Pin, PinnedPage, ReadMetrics, RelationId, Session, Started,
+        lock,
     },
 };
 use distance::Distance;
@@ -63,7 +64,7 @@ pub struct ReadStream {
     /// Own reads whose first block was not consumed yet.
     reads_ahead: u32,
     staged: Vec<Request>,
-    ring: Option<Ring>,
+    chooser: Chooser,
     distance: Distance,
     options: StreamOptions,
     /// Most reads ahead.
@@ -112,7 +113,7 @@ impl ReadStream {
             next_slot: 0,
             reads_ahead: 0,
             staged: Vec::new(),
-            ring: Ring::new(options.strategy),
+            chooser: Chooser::new(&pool.shared().frames, options.strategy, options.ring_local, options.home),
             distance: Distance::new(limit, asynchronous, options.full),
             options,
             max_reads: concurrency.max(1),
@@ -261,7 +262,7 @@ impl ReadStream {
             &asker,
             first,
             run as u32,
-            &mut self.ring,
+            &mut self.chooser,
             &mut self.staged,
             &mut self.metrics,
         );
@@ -348,7 +349,7 @@ impl ReadStream {
             lane: self.lane,
             usage_cap: self.options.strategy.usage_cap(),
         };
-        self.pool.acquire(&asker, block, &mut self.ring, &mut self.metrics)
+        self.pool.acquire(&asker, block, &mut self.chooser, &mut self.metrics)
     }
 }
 
@@ -373,6 +374,8 @@ impl Drop for ReadStream {
         }
         self.publish();
         let shared = self.pool.shared();
+        self.chooser.report(&shared.frames, &self.metrics);
+        self.chooser.close(&shared.frames);
         let this = Arc::downgrade(&self.session);
         lock(&shared.sessions).retain(|session| !session.ptr_eq(&this));
         lock(&shared.retired).add(&self.metrics);

@@ -13,6 +13,11 @@ pub struct StreamOptions {
     pub effective_io_concurrency: u32,
     /// Lane of the IO method to submit to; taken modulo the number of lanes.
     pub lane: usize,
+    /// The partition at home where the stream's frames come from first; by default that of the CPU on which the stream
+    /// runs whenever it needs frames. Taken modulo the number of partitions.
+    pub home: Option<u32>,
+    /// A ring takes its frames from the home partition only, whatever the balance of the partitions.
+    pub ring_local: bool,
     /// The caller will consume everything: begin with full reads instead of growing from one block (PostgreSQL's
     /// `READ_STREAM_FULL`).
     pub full: bool,
@@ -26,6 +31,8 @@ impl StreamOptions {
             io_combine_limit: config.io_combine_limit,
             effective_io_concurrency: config.effective_io_concurrency,
             lane: 0,
+            home: None,
+            ring_local: config.numa.ring_local,
             full: false,
         }
     }

@@ -4,7 +4,7 @@
 
 use heapscan::{
     HugePages, RelationFork, Result,
-    pool::{BufferPool, PinnedPage, PoolConfig, RelationId, Strategy},
+    pool::{BufferPool, NumaOptions, PinnedPage, PoolConfig, RelationId, Strategy},
     stream::{ReadStream, StreamOptions},
 };
 use heapscan_io::{Completer, Completion, IoMethod, MethodName, OpenFileOptions, ReadError, Request, WaitOutcome};
@@ -230,6 +230,7 @@ pub fn config(frames: u32) -> PoolConfig {
     let mut config = PoolConfig::new(BLOCK as u32);
     config.shared_buffers = u64::from(frames) * BLOCK as u64;
     config.huge_pages = HugePages::Off;
+    config.numa = NumaOptions::off();
     config.stall_timeout = Duration::from_secs(20);
     config.pin_timeout = Duration::from_secs(20);
     config

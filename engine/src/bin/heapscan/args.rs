@@ -120,12 +120,20 @@ pub(crate) struct EngineArgs {
     /// Huge pages for the buffer pool: off, try or on
     #[arg(long, default_value = "try", value_name = "MODE")]
     pub(crate) huge_pages: heapscan::HugePages,
+    /// Size of explicit huge pages [default: the kernel's]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub(crate) huge_page_size: Option<u64>,
     /// Verify page checksums: auto (when the cluster has them), always or never
     #[arg(long, default_value = "auto", value_name = "MODE")]
     pub(crate) verify: heapscan::VerifyChecksums,
     /// Inject seeded faults into the reads, for tests (see the io crate's README)
     #[arg(long, hide = true, value_name = "PLAN")]
     pub(crate) io_fault: Option<heapscan_io::FaultPlan>,
+    #[command(flatten)]
+    pub(crate) numa: NumaArgs,
+    /// Scans that use a ring of frames take them from the partition at home only
+    #[arg(long, help_heading = "NUMA options")]
+    pub(crate) ring_local: bool,
 }
 
 #[derive(Args)]
@@ -201,6 +209,9 @@ pub(crate) struct NumaArgs {
     /// Exactly N partitions on any machine, for tests
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub(crate) force_partitions: Option<u32>,
+    /// When frames of other partitions are taken: off, budget, or age (when pages at home live markedly shorter)
+    #[arg(long, default_value = "age", value_name = "POLICY")]
+    pub(crate) numa_balance: heapscan::NumaBalance,
     /// Which nodes go together: node (each for itself), socket, or off (all)
     #[arg(long, default_value = "node", value_name = "WHAT")]
     pub(crate) numa_grouping: heapscan_placement::plan::Grouping,

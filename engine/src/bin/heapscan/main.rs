@@ -52,6 +52,9 @@ fn open(args: &args::ClusterArgs) -> Result<Engine> {
     for warning in engine.cluster().warnings() {
         say(&format!("heapscan: warning: {warning}"));
     }
+    for warning in &engine.placement().warnings {
+        say(&format!("heapscan: numa: {warning}"));
+    }
     let method = engine.method();
     if let Some(why) = &method.why {
         say(&format!("heapscan: io_method {} uses {}: {why}", method.requested, method.used));
@@ -77,6 +80,8 @@ fn options(args: &args::ClusterArgs) -> EngineOptions {
         io_direct: engine.io_direct,
         io_uncached: engine.io_uncached,
         huge_pages: engine.huge_pages,
+        huge_page_size: engine.huge_page_size.map(|size| usize::try_from(size).unwrap_or(usize::MAX)),
+        numa: heapscan::NumaOptions { ring_local: engine.ring_local, ..numa::options(&engine.numa) },
         verify: engine.verify,
         allow_unclean: args.allow_unclean,
         follow_tablespace_links: args.follow_tablespace_links,

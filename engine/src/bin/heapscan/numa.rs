@@ -1,7 +1,7 @@
 //! `heapscan numa`
 
 use crate::{args, ls, print, print_json, say};
-use heapscan::{Error, ErrorKind, Result};
+use heapscan::{Error, ErrorKind, NumaOptions, Result};
 use heapscan_placement::{
     list,
     measure::{self, Matrix, Measured},
@@ -36,7 +36,13 @@ fn refused(error: PlanError) -> Error {
 
 /// The planner's settings of the command line.
 pub(crate) fn settings(args: &args::NumaArgs, shared_buffers: u64) -> Settings {
-    Settings {
+    // The block size is the cluster's; without one it is PostgreSQL's default.
+    options(args).settings(shared_buffers, 8192)
+}
+
+/// The engine's settings of the command line.
+pub(crate) fn options(args: &args::NumaArgs) -> NumaOptions {
+    NumaOptions {
         mode: args.numa,
         nodes: args.numa_nodes.as_ref().map(|nodes| nodes.0.clone()),
         bind_threads: args.numa_bind,
@@ -44,8 +50,8 @@ pub(crate) fn settings(args: &args::NumaArgs, shared_buffers: u64) -> Settings {
         force_partitions: args.force_partitions,
         grouping: args.numa_grouping,
         strict: args.numa_strict,
-        // The block size is the cluster's; without one it is PostgreSQL's default.
-        ..Settings::new(shared_buffers, 8192)
+        balance: args.numa_balance,
+        ..NumaOptions::default()
     }
 }
 

@@ -1,6 +1,9 @@
 //! The metrics of a scan, for people and for programs.
 
-use heapscan::{Engine, IoStats, LatencySummary, MethodReport, ScanStats, Table};
+use heapscan::{
+    Engine, IoStats, LatencySummary, MethodReport, ScanStats, Table,
+    pool::{PartitionMetrics, PartitionPages, PlacementReport},
+};
 use nix::sys::resource::{UsageWho, getrusage};
 use serde::Serialize;
 use std::{fmt, time::Instant};
@@ -34,6 +37,12 @@ pub(crate) struct Report {
     shared_buffers: u64,
     /// The kind of pages that the pool lies on, one a partition.
     memory_pages: Vec<String>,
+    /// Which placement was asked for and what was done.
+    numa: PlacementReport,
+    /// What happened in each partition of the pool.
+    partitions: Vec<PartitionMetrics>,
+    /// Where the kernel says that frames and descriptors are; `None` where it does not say.
+    partition_pages: Option<Vec<PartitionPages>>,
     mean_read_bytes: f64,
     wall_seconds: f64,
     /// CPU time of the whole process, its threads and the kernel's work for it included.
@@ -45,6 +54,7 @@ pub(crate) struct Report {
 
 impl Report {
     pub(crate) fn new(engine: &Engine, table: &Table, stats: &ScanStats, began: &Clock) -> Self {
+        let wall_seconds = began.wall.elapsed().as_secs_f64();
         let usage = getrusage(UsageWho::RUSAGE_SELF).ok();
         let seconds = |t: nix::sys::time::TimeVal| t.tv_sec() as f64 + t.tv_usec() as f64 / 1e6;
         let block_size = engine.cluster().control().block_size;
@@ -65,8 +75,11 @@ impl Report {
             latency: engine.io_latency(),
             shared_buffers: engine.options().shared_buffers,
             memory_pages: engine.pool().memory_reports().iter().map(|r| r.used.to_string()).collect(),
+            numa: engine.placement().clone(),
+            partitions: engine.pool().partition_metrics(),
+            partition_pages: engine.pool().partition_pages().ok(),
             mean_read_bytes: stats.io.mean_read_bytes(block_size),
-            wall_seconds: began.wall.elapsed().as_secs_f64(),
+            wall_seconds,
             user_seconds: usage.map_or(0.0, |u| seconds(u.user_time())),
             system_seconds: usage.map_or(0.0, |u| seconds(u.system_time())),
             max_rss: peak_resident().or(usage.map(|u| u.max_rss() as u64 * 1024)).unwrap_or(0),
@@ -147,7 +160,53 @@ impl fmt::Display for Report {
             "memory          {:.1} MB resident at most, pool {:.1} MB ({})",
             self.max_rss as f64 / 1e6,
             self.shared_buffers as f64 / 1e6,
-            self.memory_pages.join(", ")
-        )
+            kinds(&self.memory_pages)
+        )?;
+        self.partitions(f)
+    }
+}
+
+/// Each kind once.
+fn kinds(pages: &[String]) -> String {
+    let mut kinds: Vec<&str> = pages.iter().map(String::as_str).collect();
+    kinds.dedup();
+    kinds.join(", ")
+}
+
+impl Report {
+    fn partitions(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let numa = &self.numa;
+        let why = numa.reasons.last().map_or("", String::as_str);
+        write!(f, "numa            {} (asked: {}): {why}", numa.used, numa.asked)?;
+        if self.partitions.len() == 1 {
+            return Ok(());
+        }
+        write!(f, "\n  balance       {}", numa.balance)?;
+        for metrics in &self.partitions {
+            let local =
+                metrics.local_victims as f64 * 100.0 / (metrics.local_victims + metrics.remote_victims).max(1) as f64;
+            write!(
+                f,
+                "\n  partition {:<3} {} of {} frames used; {} asked, {} served, {local:.0} % of victims local; {} passes; {:.1} % hits",
+                metrics.partition,
+                metrics.used_frames,
+                metrics.frames,
+                metrics.asked,
+                metrics.served,
+                metrics.passes,
+                metrics.hit_ratio() * 100.0
+            )?;
+            if let Some(age) = metrics.eviction_age {
+                write!(f, "; eviction age {age}")?;
+            }
+            let pages = self.partition_pages.as_ref().and_then(|pages| pages.get(metrics.partition));
+            if let Some(pages) = pages {
+                let nodes: Vec<String> =
+                    pages.frames.nodes.iter().map(|(node, pages)| format!("{pages} on node {node}")).collect();
+                let planned = pages.planned.map_or(String::new(), |node| format!(" (planned: {node})"));
+                write!(f, "; pages {}, {} not there{planned}", nodes.join(", "), pages.frames.unknown)?;
+            }
+        }
+        Ok(())
     }
 }
