@@ -159,6 +159,17 @@ impl BufferPool {
         page
     }
 
+    /// The block of `page` once more from the file, because the bytes that are in the pool seem wrong. Whoever asks for
+    /// the block from now on gets the new bytes; who holds a pin keeps the old ones.
+    ///
+    /// # Errors
+    /// As [`read_block`](Self::read_block).
+    pub fn reread(&self, relation: RelationId, page: &PinnedPage) -> Result<PinnedPage> {
+        // The caller's pin keeps the frame with this block, so this takes nobody else's entry.
+        self.shared.table.remove(&self.shared.frames, relation.tag(page.block()), page.frame());
+        self.read_block(relation, page.block())
+    }
+
     /// The strategy for a scan over `blocks` blocks with the pool's settings.
     pub fn strategy_for(&self, blocks: u32) -> Strategy {
         let config = &self.config;
