@@ -443,7 +443,7 @@ mod tests {
             assert_eq!(passed, expected, "{policy}");
         }
         let log = DamageLog::new(OnCorruption::Skip);
-        assert!(log.pass_row(row().as_refusal(), || "/t/1".into(), 5, 2).is_err(), "a refusal is no damage");
+        assert!(log.pass_row(row().into_refusal(), || "/t/1".into(), 5, 2).is_err(), "a refusal is no damage");
         assert!(!log.totals().any());
     }
 }

@@ -122,7 +122,7 @@ impl Error {
     /// Says that nothing is damaged: the value is as it should be, but does not fit what was asked for.
     #[cfg_attr(not(feature = "arrow"), expect(dead_code, reason = "only Arrow types refuse values"))]
     #[must_use]
-    pub(crate) fn as_refusal(mut self) -> Self {
+    pub(crate) fn into_refusal(mut self) -> Self {
         self.0.refusal = true;
         self
     }
@@ -133,7 +133,7 @@ impl Error {
 
     /// Says that the block is not there at all.
     #[must_use]
-    pub(crate) fn as_missing_block(mut self) -> Self {
+    pub(crate) fn into_missing_block(mut self) -> Self {
         self.0.missing_block = true;
         self
     }

@@ -165,7 +165,7 @@ impl Bytes {
             if let Some(message) = error {
                 let error = cells.at(row, Error::new(ErrorKind::Value, message));
                 let hint = "set BatchOptions::text to TextPolicy::Binary, or leave the column out";
-                return Err(error.with_hint(hint).as_refusal());
+                return Err(error.with_hint(hint).into_refusal());
             }
         }
         Ok(())
