@@ -20,6 +20,8 @@ pub(crate) enum Command {
     Methods(MethodsArgs),
     /// Show the NUMA nodes, what may be used of them, and the plan for the buffer pool; or a file's page cache by node
     Numa(NumaCommandArgs),
+    /// Compare IO methods, settings and cache states on this machine, beside what the machine can do at best
+    Bench(Box<crate::bench::BenchArgs>),
     /// Write a valid cluster of any size without a server
     #[command(subcommand)]
     Generate(GenerateCommand),
@@ -265,7 +267,7 @@ pub(crate) enum GenerateCommand {
 }
 
 /// `128MB`, `8kB`, `1GB`; a bare number is bytes. The units are PostgreSQL's: powers of 1024.
-fn size(text: &str) -> Result<u64, String> {
+pub(crate) fn size(text: &str) -> Result<u64, String> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
     let number: u64 = number.parse().map_err(|_| format!("{text:?} is not a size such as 128MB"))?;
