@@ -141,6 +141,7 @@ impl IoMethod for IoUringMethod {
             }
             return;
         }
+        super::read_unfit_here(requests, &self.core);
         self.lanes[lane].submit(requests, &self.core);
     }
 
