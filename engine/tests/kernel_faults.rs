@@ -106,7 +106,8 @@ fn a_file_system_that_misbehaves() {
 
 fn short_reads_of_every_kind(served: &Served, method: MethodName, direct: bool) {
     // A byte at a time would be retried for ever; here only one read in seven is cut.
-    let cuts: [(&str, fn(usize) -> usize); 6] = [
+    type Cut = fn(usize) -> usize;
+    let cuts: [(&str, Cut); 6] = [
         ("one byte", |_| 1),
         ("511", |_| 511),
         ("512", |_| 512),
