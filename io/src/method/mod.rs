@@ -115,3 +115,15 @@ pub trait IoMethod: Send + Sync {
         MemoryRegistration::Plain(format!("{} does not register memory", self.name()))
     }
 }
+
+/// Takes out the requests whose files a ring must not read, and reads them here, by blocking calls.
+#[cfg(any(feature = "io_uring", feature = "tokio_uring"))]
+fn read_unfit_here(requests: &mut Vec<Request>, core: &crate::transfer::Core) {
+    for request in requests.extract_if(.., |request| request.file.is_unfit_for_rings()) {
+        request.file.note_unfit_for_rings();
+        let mut transfer = crate::transfer::Transfer::new(request);
+        crate::stats::add(&core.counters.blocking_reads, 1);
+        transfer.run(core, crate::transfer::Step::Ask);
+        transfer.finish(core);
+    }
+}

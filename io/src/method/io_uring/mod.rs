@@ -89,6 +89,7 @@ impl IoUringMethod {
             }
             return;
         }
+        super::read_unfit_here(requests, &self.core);
         self.lanes[lane].submit(requests, hold, &self.core);
     }
 }
