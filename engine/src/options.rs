@@ -1,10 +1,6 @@
 //! What a user can set, with PostgreSQL's names and defaults.
 
-<<<<<<< HEAD
-use crate::OnCorruption;
-=======
-use crate::pool::DEFAULT_IO_CONCURRENCY;
->>>>>>> 0bb3e1c55c316efbe031f244d3b28c32308e450a
+use crate::{OnCorruption, pool::DEFAULT_IO_CONCURRENCY};
 use heapscan_io::IoConfig;
 use heapscan_placement::memory::HugePages;
 use std::{fmt, str::FromStr};
