@@ -20,6 +20,8 @@ pub(crate) enum Command {
     Methods(MethodsArgs),
     /// Show the NUMA nodes, what may be used of them, and the plan for the buffer pool; or a file's page cache by node
     Numa(NumaCommandArgs),
+    /// Compare IO methods, settings and cache states on this machine, beside what the machine can do at best
+    Bench(Box<crate::bench::BenchArgs>),
     /// Write a valid cluster of any size without a server
     #[command(subcommand)]
     Generate(GenerateCommand),
@@ -87,7 +89,7 @@ pub(crate) struct EngineArgs {
     #[arg(long, default_value = "128kB", value_name = "SIZE", value_parser = size)]
     pub(crate) io_combine_limit: u64,
     /// Reads that one scan keeps in flight; 0 reads one at a time
-    #[arg(long, default_value_t = 32, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=1000))]
+    #[arg(long, default_value_t = heapscan::pool::DEFAULT_IO_CONCURRENCY, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=1000))]
     pub(crate) effective_io_concurrency: u32,
     /// Reads in flight that a ring or queue holds at most
     #[arg(long, default_value_t = 64, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
@@ -265,7 +267,7 @@ pub(crate) enum GenerateCommand {
 }
 
 /// `128MB`, `8kB`, `1GB`; a bare number is bytes. The units are PostgreSQL's: powers of 1024.
-fn size(text: &str) -> Result<u64, String> {
+pub(crate) fn size(text: &str) -> Result<u64, String> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
     let number: u64 = number.parse().map_err(|_| format!("{text:?} is not a size such as 128MB"))?;

@@ -3,6 +3,7 @@
 #![deny(unsafe_code)]
 
 mod args;
+mod bench;
 mod generate;
 mod ls;
 mod methods;
@@ -27,6 +28,7 @@ fn main() -> ExitCode {
         Command::Scan(args) => scan::run(&args),
         Command::Methods(args) => methods::run(&args),
         Command::Numa(args) => numa::run(&args),
+        Command::Bench(args) => bench::run(&args),
         Command::Generate(command) => generate::run(&command),
         Command::Fixture { name, snapshot } => generate::fixture(&name, &snapshot),
     };
