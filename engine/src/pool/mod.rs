@@ -7,6 +7,7 @@
 //!   ahead can be taken from it by one that has no frame at all (`wait`).
 //! - Locks here are held for a few instructions, one at a time, never while calling the IO method or waiting.
 
+pub mod balance;
 mod config;
 mod inflight;
 mod mapping;
