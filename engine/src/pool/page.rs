@@ -90,6 +90,11 @@ impl PinnedPage {
         self.pin.shared().frames.ordinal(self.pin.frame)
     }
 
+    /// The pool's own number of that frame.
+    pub(crate) fn number(&self) -> u32 {
+        self.pin.frame
+    }
+
     /// The partition of that frame.
     pub fn partition(&self) -> usize {
         self.pin.shared().frames.partition_index(self.pin.frame)
