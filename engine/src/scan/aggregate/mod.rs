@@ -66,6 +66,7 @@ impl ScanBuilder {
         }
         let context = self.context.clone();
         let mut scan = Scan::new(self.context, columns, self.blocks, None)?;
+        scan.cancel = self.cancel;
         while scan.advance_unlisted()? {
             let Some(page) = &scan.current else { break };
             let Some(valid) = scan.checked(page) else { continue };
