@@ -280,20 +280,20 @@ impl tracing::Subscriber for &'static Log {
 fn reads_that_take_long_are_told_of_with_file_and_block() {
     tracing::subscriber::set_global_default(&LOG).expect("the only one");
     everywhere(|method, direct, dir| {
-        let bench = Bench::new(method, relation(dir, 1000, direct), "seed=8,delay=900ms", |config| {
-            config.stall_after = Duration::from_millis(60);
+        let bench = Bench::new(method, relation(dir, 1000, direct), "seed=8,delay=400ms", |config| {
+            config.stall_after = Duration::from_millis(40);
         });
         let what = format!("{method} direct={direct}");
-        for block in [7, 77, 177, 277] {
+        for block in [7, 177, 277] {
             bench.pool.read_block(bench.relation, block).expect("late, but there");
         }
         let log = LOG.0.lock().expect("no panics").clone();
         let path = dir.join("16384").display().to_string();
         let ours: Vec<&str> = log.lines().filter(|line| line.contains(&path)).collect();
-        assert!(!ours.is_empty() && ours.len() <= 4, "{what}: each at most once: {ours:?}");
+        assert!(!ours.is_empty() && ours.len() <= 3, "{what}: each at most once: {ours:?}");
         for line in &ours {
             assert!(line.starts_with("WARN") && line.contains("a read takes long"), "{what}: {line}");
-            assert!([7, 77, 177, 277].iter().any(|b| line.contains(&format!("block={b} "))), "{what}: {line}");
+            assert!([7, 177, 277].iter().any(|b| line.contains(&format!("block={b} "))), "{what}: {line}");
         }
         assert_eq!(bench.pool.metrics().stalls, ours.len() as u64, "{what}");
     });

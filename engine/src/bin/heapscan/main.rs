@@ -8,6 +8,7 @@ mod generate;
 mod ls;
 mod methods;
 mod numa;
+mod output;
 mod report;
 mod scan;
 mod signals;
@@ -111,6 +112,7 @@ fn options(args: &args::ClusterArgs) -> EngineOptions {
         max_files_per_process: engine.max_files_per_process.map(|n| n as usize),
         huge_pages: engine.huge_pages,
         verify: engine.verify,
+        on_corruption: args.on_corruption,
         allow_unclean: args.allow_unclean,
         follow_tablespace_links: args.follow_tablespace_links,
         ..EngineOptions::default()
