@@ -96,7 +96,7 @@ fn values_are_those_of_the_row_asked_for() {
         let places = keys.clone().into_iter().map(|key| (key / 61, (key % 61) as u16 + 1));
         let mut next = keys.iter();
         let stats = table.scan().columns(&["aid"]).lookup(places, &mut |_, row| {
-            let mut row = row.expect("an account");
+            let row = row.expect("an account");
             assert_eq!(row.i32(0)?, next.next().map(|&key| key as i32 + 1));
             Ok(())
         });
