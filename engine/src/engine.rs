@@ -44,6 +44,12 @@ impl Engine {
             on_corruption: options.on_corruption,
             ..OpenOptions::default()
         };
+        if let Some(limit) = options.max_files_per_process {
+            if limit == 0 {
+                return Err(Error::new(ErrorKind::Usage, "max_files_per_process 0: at least one file must be open"));
+            }
+            crate::OpenFiles::of_process().set_limit(Some(limit));
+        }
         let cluster = Cluster::open(pgdata, how)?;
         let control = cluster.control();
         let verify = verify_mode(&cluster, options.verify)?;
@@ -177,6 +183,7 @@ fn pool_config(options: &EngineOptions, block_size: u32) -> Result<PoolConfig> {
         io_combine_limit: combine,
         effective_io_concurrency: options.effective_io_concurrency,
         huge_pages: options.huge_pages,
+        stall_after: options.io.stall_after,
         register_memory: options.io_direct && options.io.registered_buffers == RegisteredBuffers::Auto,
         ..PoolConfig::new(block_size)
     })

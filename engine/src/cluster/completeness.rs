@@ -33,7 +33,9 @@ pub(crate) fn mapped_behind_end(fork: &RelationFork) -> Result<Option<u64>> {
     if !meta.is_file() || meta.len() > MAP_BYTES_MAX {
         return Ok(None);
     }
-    let file = File::open(&path).map_err(|e| Error::os(&path, "open visibility map", &e))?;
+    let file = crate::OpenFiles::of_process()
+        .make_room_for(|| File::open(&path))
+        .map_err(|e| Error::os(&path, "open visibility map", &e))?;
     let block_size = u64::from(fork.block_size());
     let per_page = (block_size - MAP_HEADER) * BLOCKS_PER_BYTE;
     let first = u64::from(fork.blocks());

@@ -275,7 +275,7 @@ impl<'a> Checker<'a> {
                     self.findings.log.pass_block(error)?;
                 }
             }
-            if self.counters.blocks.fetch_add(1, Ordering::Relaxed) % PROGRESS == 0 {
+            if self.counters.blocks.fetch_add(1, Ordering::Relaxed).is_multiple_of(PROGRESS) {
                 progress();
             }
         }

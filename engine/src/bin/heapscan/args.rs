@@ -122,6 +122,9 @@ pub(crate) struct EngineArgs {
     /// worker: also hand over what the page cache has
     #[arg(long)]
     pub(crate) io_worker_always: bool,
+    /// Data files that are kept open at most [default: three quarters of the limit on open files]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub(crate) max_files_per_process: Option<u32>,
     /// Size of the buffer pool
     #[arg(long, default_value = "128MB", value_name = "SIZE", value_parser = size)]
     pub(crate) shared_buffers: u64,
