@@ -45,6 +45,12 @@ impl Engine {
             on_corruption: options.on_corruption,
             ..OpenOptions::default()
         };
+        if let Some(limit) = options.max_files_per_process {
+            if limit == 0 {
+                return Err(Error::new(ErrorKind::Usage, "max_files_per_process 0: at least one file must be open"));
+            }
+            crate::OpenFiles::of_process().set_limit(Some(limit));
+        }
         let cluster = Cluster::open(pgdata, how)?;
         let control = cluster.control();
         let verify = verify_mode(&cluster, options.verify)?;
@@ -59,13 +65,18 @@ impl Engine {
         let config = pool_config(&options, control.block_size)?;
         let placement = Placement::here(&config)?;
         let thread_warning = confine(&placement)?;
+        let lane_cpus = match options.io.lane_cpus.is_empty() && options.io.worker_cpus.is_none() {
+            true => placement.lane_cpus(),
+            false => options.io.lane_cpus.clone(),
+        };
         let worker_cpus = || Some(placement.plan().thread_cpus.as_ref()?.iter().map(|&cpu| cpu as usize).collect());
         let worker_cpus = options.io.worker_cpus.clone().or_else(worker_cpus);
         let mut report = None;
         let pool = BufferPool::placed(config, placement, |completer| {
             // A file of the cluster: its device is the one to be polled.
             let probe_file = options.io.probe_file.clone().or_else(|| Some(cluster.path().join("global/pg_control")));
-            let opened = heapscan_io::open(&IoConfig { probe_file, worker_cpus, ..options.io.clone() }, completer)?;
+            let opened =
+                heapscan_io::open(&IoConfig { probe_file, worker_cpus, lane_cpus, ..options.io.clone() }, completer)?;
             report = Some(opened.report);
             Ok(opened.method)
         })?;
@@ -102,6 +113,10 @@ impl Engine {
     /// Which placement of the pool was asked for, what became of it, why, and what the user should be told once.
     pub fn placement(&self) -> &PlacementReport {
         &self.inner.placement
+    }
+
+    pub(crate) fn inner(&self) -> &EngineInner {
+        &self.inner
     }
 
     /// The settings it was opened with.
@@ -204,6 +219,7 @@ fn pool_config(options: &EngineOptions, block_size: u32) -> Result<PoolConfig> {
         numa: options.numa.clone(),
         huge_pages: options.huge_pages,
         huge_page_size: options.huge_page_size,
+        stall_after: options.io.stall_after,
         register_memory: options.io_direct && options.io.registered_buffers == RegisteredBuffers::Auto,
         ..PoolConfig::new(block_size)
     })
@@ -226,6 +242,19 @@ impl Database {
     /// All relations that `heapscan ls` knows of.
     pub fn tables(&self) -> Vec<TableEntry> {
         self.database.tables()
+    }
+
+    pub(crate) fn stored_relations(&self) -> Result<(Vec<cluster::StoredRelation>, Vec<Error>)> {
+        self.database.stored_relations()
+    }
+
+    pub(crate) fn toast_tables(&self) -> Arc<ToastTables> {
+        Arc::clone(&self.toast)
+    }
+
+    /// Oids of the relations that hold the rows of a table: itself, or its leaf partitions.
+    pub(crate) fn scannable_oids(&self, name: &str) -> Result<Vec<u32>> {
+        self.database.row_relations(&name.parse()?)
     }
 
     /// A table by name, written as SQL would (`schema.table`, default schema `public`, double quotes around odd

@@ -152,6 +152,11 @@ impl Chooser {
         }
     }
 
+    /// The partition at home where the stream last asked for frames.
+    pub(crate) fn home(&self) -> usize {
+        self.turn.home()
+    }
+
     /// Claims up to `want` frames for the calling thread: from the ring, if there is one, then from the pool. Returns how
     /// many are the ring's.
     pub(crate) fn claim(&mut self, frames: &Frames, want: usize, victims: &mut Vec<Victim>) -> usize {

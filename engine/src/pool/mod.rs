@@ -27,6 +27,7 @@ mod strategy;
 mod sync;
 mod view;
 mod wait;
+mod watch;
 
 pub use config::{DEFAULT_IO_CONCURRENCY, PoolConfig};
 pub use inflight::OutstandingRead;
@@ -68,6 +69,7 @@ pub struct BufferPool {
     config: PoolConfig,
     registration: Option<MemoryRegistration>,
     placement: PlacementReport,
+    watch: Arc<watch::Watch>,
 }
 
 impl BufferPool {
@@ -105,7 +107,16 @@ impl BufferPool {
             Err(error) => MemoryRegistration::Plain(error.to_string()),
         });
         let seats = Seats::new(&shared);
-        Ok(Self { method, shared, seats, relations: Registry::default(), config, registration, placement })
+        Ok(Self {
+            method,
+            shared,
+            seats,
+            relations: Registry::default(),
+            config,
+            registration,
+            placement,
+            watch: Arc::default(),
+        })
     }
 
     /// What was planned for its memory, what became of it, and what the user should be told of that, once.
@@ -233,6 +244,7 @@ impl BufferPool {
             open_streams: self.shared.open_streams.load(Ordering::Relaxed),
             in_flight: self.shared.in_flight.count(),
             stale_completions: self.shared.stale_completions.load(Ordering::Relaxed),
+            stalls: self.watch.told.load(Ordering::Relaxed),
             totals,
         }
     }
@@ -271,6 +283,12 @@ mod fence {
         // so the memory stays mapped until the method was dropped; if making the pool fails, the method goes first as
         // well, because it was declared later.
         unsafe { method.register_memory(&shared.frames.memory()) }
+    }
+}
+
+impl Drop for BufferPool {
+    fn drop(&mut self) {
+        self.watch.close();
     }
 }
 

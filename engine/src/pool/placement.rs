@@ -131,6 +131,23 @@ impl Placement {
         &self.warnings
     }
 
+    /// The CPUs at home in each partition, where partitions lie on different nodes: for the threads of the IO method that
+    /// fill their frames. Empty where nodes make no difference.
+    pub(crate) fn lane_cpus(&self) -> Vec<Vec<usize>> {
+        let groups = &self.plan.groups;
+        if self.plan.used != Mode::Partition || groups.len() < 2 || self.plan.partitions.len() > 64 {
+            return Vec::new();
+        }
+        let cpus: Vec<Vec<usize>> = self
+            .plan
+            .partitions
+            .iter()
+            .map(|p| groups[p.group as usize].home_cpus.iter().map(|&cpu| cpu as usize).collect())
+            .collect();
+        // A node of memory only has nobody at home.
+        if cpus.iter().any(Vec::is_empty) { Vec::new() } else { cpus }
+    }
+
     /// CPUs that threads of this process may use.
     pub(crate) fn processors(&self) -> usize {
         self.plan.groups.iter().map(|group| group.home_cpus.len()).sum::<usize>().max(1)

@@ -104,7 +104,10 @@ impl ReadStream {
         let session = Arc::new(Session::new(Arc::clone(pool.shared()), pin_limit as usize + 1));
         lock(&pool.shared().sessions).push(Arc::downgrade(&session));
         pool.shared().open_streams.fetch_add(1, Ordering::Relaxed);
-        let lane = options.lane % pool.method().lanes().max(1);
+        let chooser = Chooser::new(&pool.shared().frames, options.strategy, options.ring_local, options.home);
+        // Lane n works for partition n.
+        let lane = if options.lane == 0 { chooser.home() } else { options.lane };
+        let lane = lane % pool.method().lanes().max(1);
         Ok(Self {
             session,
             fork,
@@ -116,7 +119,7 @@ impl ReadStream {
             next_slot: 0,
             reads_ahead: 0,
             staged: Vec::new(),
-            chooser: Chooser::new(&pool.shared().frames, options.strategy, options.ring_local, options.home),
+            chooser,
             distance: Distance::new(limit, asynchronous, options.full),
             options,
             max_reads: concurrency.max(1),

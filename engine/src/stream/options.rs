@@ -11,7 +11,7 @@ pub struct StreamOptions {
     pub io_combine_limit: u32,
     /// Most reads in flight; 0: no reading ahead.
     pub effective_io_concurrency: u32,
-    /// Lane of the IO method to submit to; taken modulo the number of lanes.
+    /// Lane of the IO method to submit to, taken modulo the number of lanes; 0: that of the home partition.
     pub lane: usize,
     /// The partition at home where the stream's frames come from first; by default that of the CPU on which the stream
     /// runs whenever it needs frames. Taken modulo the number of partitions.
