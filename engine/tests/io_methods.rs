@@ -139,7 +139,7 @@ fn sequential_direct_reads_enter_the_kernel_once_for_two_megabytes() {
                 ReadStream::new(std::sync::Arc::clone(&pool), relation, 0..blocks, settings).expect("a stream");
             while let Some(page) = stream.next_page() {
                 let page = page.expect("a page");
-                if slow && page.block() % 16 == 0 {
+                if slow && page.block().is_multiple_of(16) {
                     std::thread::sleep(std::time::Duration::from_micros(500));
                 }
             }
@@ -176,7 +176,7 @@ fn single_blocks_are_read_with_many_in_flight() {
                 ReadStream::new(std::sync::Arc::clone(&pool), relation, 0..blocks, settings).expect("a stream");
             while let Some(page) = stream.next_page() {
                 let page = page.expect("a page");
-                if slow && page.block() % 16 == 0 {
+                if slow && page.block().is_multiple_of(16) {
                     std::thread::sleep(std::time::Duration::from_micros(200));
                 }
             }
