@@ -98,6 +98,10 @@ impl Engine {
         &self.inner.report
     }
 
+    pub(crate) fn inner(&self) -> &EngineInner {
+        &self.inner
+    }
+
     /// The settings it was opened with.
     pub fn options(&self) -> &EngineOptions {
         &self.inner.options
@@ -202,6 +206,19 @@ impl Database {
     /// All relations that `heapscan ls` knows of.
     pub fn tables(&self) -> Vec<TableEntry> {
         self.database.tables()
+    }
+
+    pub(crate) fn stored_relations(&self) -> Result<(Vec<cluster::StoredRelation>, Vec<Error>)> {
+        self.database.stored_relations()
+    }
+
+    pub(crate) fn toast_tables(&self) -> Arc<ToastTables> {
+        Arc::clone(&self.toast)
+    }
+
+    /// Oids of the relations that hold the rows of a table: itself, or its leaf partitions.
+    pub(crate) fn scannable_oids(&self, name: &str) -> Result<Vec<u32>> {
+        self.database.row_relations(&name.parse()?)
     }
 
     /// A table by name, written as SQL would (`schema.table`, default schema `public`, double quotes around odd

@@ -55,6 +55,36 @@ pub(crate) fn mapped_behind_end(fork: &RelationFork) -> Result<Option<u64>> {
     Ok(highest)
 }
 
+/// The visibility map of a fork, to be asked block by block.
+#[derive(Debug)]
+pub(crate) struct VisibilityMap {
+    file: File,
+    block_size: u64,
+}
+
+impl VisibilityMap {
+    /// `None` if there is no map, or it cannot be opened.
+    pub(crate) fn open(fork: &RelationFork) -> Option<Self> {
+        let path = map_path(fork.path());
+        // Examined before it is opened: to open a pipe would block for ever.
+        if !path.metadata().ok()?.is_file() {
+            return None;
+        }
+        Some(Self { file: File::open(&path).ok()?, block_size: u64::from(fork.block_size()) })
+    }
+
+    /// The two bits of a block; `None` if the map does not reach so far. Maps are looked at up to their first segment,
+    /// which is enough for 32 TB.
+    pub(crate) fn bits(&self, block: u32) -> Option<u8> {
+        let per_page = (self.block_size - MAP_HEADER) * BLOCKS_PER_BYTE;
+        let (number, within) = (u64::from(block) / per_page, u64::from(block) % per_page);
+        let mut byte = [0];
+        let at = number * self.block_size + MAP_HEADER + within / BLOCKS_PER_BYTE;
+        self.file.read_exact_at(&mut byte, at).ok()?;
+        Some(byte[0] >> (2 * (within % BLOCKS_PER_BYTE)) & 3)
+    }
+}
+
 fn map_path(base: &Path) -> PathBuf {
     let mut name = base.as_os_str().to_owned();
     name.push("_vm");

@@ -12,6 +12,7 @@ mod output;
 mod report;
 mod scan;
 mod signals;
+mod verify;
 
 use args::{Cli, Command};
 use clap::Parser;
@@ -27,6 +28,7 @@ fn main() -> ExitCode {
     let result = match cli.command {
         Command::Ls(args) => ls::run(&args),
         Command::Scan(args) => scan::run(&args),
+        Command::Verify(args) => verify::run(args),
         Command::Methods(args) => methods::run(&args),
         Command::Numa(args) => numa::run(&args),
         Command::Bench(args) => bench::run(&args),
