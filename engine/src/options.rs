@@ -6,7 +6,7 @@ use crate::{
 };
 use heapscan_io::IoConfig;
 use heapscan_placement::memory::HugePages;
-use std::{fmt, str::FromStr};
+use std::{fmt, path::PathBuf, str::FromStr};
 
 /// Whether the checksum of each page that was read is verified.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -50,7 +50,9 @@ pub struct EngineOptions {
     pub shared_buffers: u64,
     /// Largest combined read in bytes (`io_combine_limit`). 128 kB; 1 MB at most.
     pub io_combine_limit: u64,
-    /// Reads that one scan keeps in flight (`effective_io_concurrency`), [`DEFAULT_IO_CONCURRENCY`] by default.
+    /// Reads that one scan keeps in flight (`effective_io_concurrency`), [`DEFAULT_IO_CONCURRENCY`] by default,
+    /// which means [`SMALL_READ_IO_CONCURRENCY`](crate::pool::SMALL_READ_IO_CONCURRENCY) where `io_combine_limit` is under
+    /// 32 kB.
     pub effective_io_concurrency: u32,
     /// Read past the page cache (`debug_io_direct = data`).
     pub io_direct: bool,
@@ -74,6 +76,8 @@ pub struct EngineOptions {
     pub allow_unclean: bool,
     /// Follow tablespace links that lead out of the data directory.
     pub follow_tablespace_links: bool,
+    /// Other folders of tablespaces: see [`OpenOptions::tablespace_map`](crate::cluster::OpenOptions::tablespace_map).
+    pub tablespace_map: Vec<(PathBuf, PathBuf)>,
 }
 
 impl Default for EngineOptions {
@@ -93,6 +97,7 @@ impl Default for EngineOptions {
             on_corruption: OnCorruption::Fail,
             allow_unclean: false,
             follow_tablespace_links: false,
+            tablespace_map: Vec::new(),
         }
     }
 }

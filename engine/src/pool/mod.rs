@@ -29,7 +29,7 @@ mod view;
 mod wait;
 mod watch;
 
-pub use config::{DEFAULT_IO_CONCURRENCY, PoolConfig};
+pub use config::{DEFAULT_IO_CONCURRENCY, PoolConfig, SMALL_READ_IO_CONCURRENCY};
 pub use inflight::OutstandingRead;
 pub use metrics::{PartitionMetrics, PoolMetrics, ReadMetrics};
 pub use page::PinnedPage;
