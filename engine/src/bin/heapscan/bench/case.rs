@@ -122,6 +122,8 @@ pub(super) struct Case {
     /// `None`: the method's default.
     pub(super) io_workers: Option<u32>,
     pub(super) clients: u32,
+    /// Threads, or processes, of one scan.
+    pub(super) threads: u32,
     pub(super) shared_buffers: u64,
     #[serde(serialize_with = "as_text")]
     pub(super) huge_pages: HugePages,
@@ -166,11 +168,14 @@ impl Case {
         if self.io_combine_limit != base.io_combine_limit {
             parts.push(format!("combine {}", size(self.io_combine_limit)));
         }
-        if self.effective_io_concurrency != base.effective_io_concurrency {
+        if self.effective_io_concurrency != base.effective_io_concurrency && self.system == base.system {
             parts.push(format!("concurrency {}", self.effective_io_concurrency));
         }
         if self.clients != base.clients {
             parts.push(format!("clients {}", self.clients));
+        }
+        if self.threads != base.threads {
+            parts.push(format!("threads {}", self.threads));
         }
         if let Some(workers) = self.io_workers {
             parts.push(format!("workers {workers}"));

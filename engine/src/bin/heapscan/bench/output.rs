@@ -38,7 +38,7 @@ impl Output {
 /// A line for each run.
 fn csv(rows: &[Row]) -> String {
     let mut text = String::from(
-        "system,workload,state,access,io_method,io_combine_limit,effective_io_concurrency,io_workers,clients,shared_buffers,\
+        "system,workload,state,access,io_method,io_combine_limit,effective_io_concurrency,io_workers,clients,threads,shared_buffers,\
          run,refused,wall_seconds,user_seconds,system_seconds,bytes,operations,cached_before,cached_after,storage_bytes,hits,reads,\
          blocks_read,waits,submits,submit_nanos,wait_nanos,latency_p50_nanos,latency_p99_nanos,max_in_flight,peak_rss,answer\n",
     );
@@ -46,7 +46,7 @@ fn csv(rows: &[Row]) -> String {
         let case = &row.case;
         let workers = case.io_workers.map_or(String::new(), |n| n.to_string());
         let head = format!(
-            "{},{},{},{},{},{},{},{workers},{},{}",
+            "{},{},{},{},{},{},{},{workers},{},{},{}",
             field(&case.system),
             case.workload,
             case.state,
@@ -55,6 +55,7 @@ fn csv(rows: &[Row]) -> String {
             size(case.io_combine_limit),
             case.effective_io_concurrency,
             case.clients,
+            case.threads,
             size(case.shared_buffers)
         );
         if let Some(why) = &row.refused {
@@ -109,6 +110,6 @@ mod tests {
     fn fields_with_commas_are_quoted() {
         assert_eq!(field("a,b\"c"), "\"a,b\"\"c\"");
         assert_eq!(field("a b"), "a b");
-        assert_eq!(csv(&[]).matches(',').count(), 31);
+        assert_eq!(csv(&[]).matches(',').count(), 32);
     }
 }

@@ -37,6 +37,7 @@ pub(super) fn plan(args: &BenchArgs, data: &Data, methods: &[MethodName], best: 
         effective_io_concurrency: 32,
         io_workers: None,
         clients: 1,
+        threads: 1,
         shared_buffers: args.shared_buffers,
         huge_pages: args.huge_pages,
     };

@@ -275,6 +275,7 @@ mod tests {
             effective_io_concurrency: 1,
             io_workers: None,
             clients: 1,
+            threads: 1,
             shared_buffers: 0,
             huge_pages: HugePages::Try,
         };
