@@ -78,7 +78,7 @@ pub(crate) struct BenchArgs {
     /// Order of the runs
     #[arg(long, default_value_t = 1, value_name = "N")]
     pub(crate) seed: u64,
-    /// Folder for results.csv and results.json
+    /// Folder for report.html, results.csv and results.json
     #[arg(long, default_value = "heapscan-bench", value_name = "DIR")]
     pub(crate) output: PathBuf,
     /// End with an error when a bar of the project is missed

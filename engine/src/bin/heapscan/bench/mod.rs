@@ -13,6 +13,7 @@ mod clock;
 mod data;
 mod facts;
 mod fio;
+mod html;
 mod output;
 mod plan;
 mod postgres;
@@ -54,7 +55,8 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
     let data = Data::find(args)?;
     let facts = Facts::gather(&data);
     print(&head(&facts))?;
-    for warning in facts.warnings() {
+    let warnings = facts.warnings();
+    for warning in &warnings {
         say(&format!("heapscan: warning: {warning}"));
     }
     let best = ceiling(args, &data);
@@ -80,6 +82,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
         // A warm-up turn costs minutes of restarts; each query's session warms up by itself.
         rows.extend(measure(&mut |case| server.run(case), &plan, &cases, runs, 0, None)?);
         server.stop()?;
+        check_answers(&rows)?;
     }
     let bars = bars::bars(&rows, &plan.base, BESIDE_POOL);
     print("\n")?;
@@ -89,7 +92,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
     let missed = bars.iter().filter(|b| !b.pass).count();
     let refused = rows.iter().filter(|r| r.refused.is_some()).count();
     let results = Results { facts, runs_of_each: runs, ceiling_of_direct_reads: best, base: plan.base, rows, bars };
-    output.write(&results)?;
+    output.write(&results, &warnings)?;
     if args.strict && missed + refused > 0 {
         return Err(Error::new(ErrorKind::Method, format!("{missed} bars missed, {refused} rows refused")));
     }

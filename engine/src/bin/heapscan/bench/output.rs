@@ -1,6 +1,6 @@
 //! Files of results.
 
-use super::{Results, case::size, row::Row};
+use super::{Results, case::size, html, row::Row};
 use crate::say;
 use heapscan::{Error, ErrorKind, Result};
 use std::{
@@ -20,12 +20,13 @@ impl Output {
         Ok(Self { dir: dir.to_owned() })
     }
 
-    pub(super) fn write(&self, results: &Results) -> Result<()> {
+    pub(super) fn write(&self, results: &Results, warnings: &[String]) -> Result<()> {
         let json = serde_json::to_string_pretty(results)
             .map_err(|e| Error::new(ErrorKind::Io, format!("cannot make JSON: {e}")))?;
         self.file("results.json", &json)?;
         self.file("results.csv", &csv(&results.rows))?;
-        say(&format!("{}: results.csv, results.json", self.dir.display()));
+        self.file("report.html", &html::page(results, warnings))?;
+        say(&format!("{}: report.html, results.csv, results.json", self.dir.display()));
         Ok(())
     }
 
