@@ -95,6 +95,13 @@ impl Data {
         (bytes.clone().max().unwrap_or(0), bytes.sum())
     }
 
+    /// How often each client of a row scans its table.
+    pub(super) fn rounds(&self, case: &Case, quick: bool) -> usize {
+        let least: u64 = if quick { 128 << 20 } else { 2 << 30 };
+        let all = self.concurrent_bytes().1 / self.concurrent.len().max(1) as u64 * u64::from(case.clients);
+        least.div_ceil(all.max(1)).clamp(1, 64) as usize
+    }
+
     /// The tables that a row reads.
     pub(super) fn targets(&self, case: &Case) -> &[Target] {
         match case.workload {

@@ -249,12 +249,7 @@ impl<'a> Postgres<'a> {
     ) -> std::result::Result<Run, Failure> {
         let pid = self.running.as_ref().map_or(0, |r| r.server.pid());
         let rounds = match case.workload {
-            Workload::SeqConcurrScans => {
-                let bytes: u64 = if self.quick { 128 << 20 } else { 2 << 30 };
-                let (_, all) = self.data.concurrent_bytes();
-                let each = (all / self.data.concurrent.len().max(1) as u64).max(1) * u64::from(case.clients);
-                bytes.div_ceil(each).clamp(1, 64)
-            }
+            Workload::SeqConcurrScans => self.data.rounds(case, self.quick) as u64,
             _ => 1,
         };
         let (cpu, began) = (cpu_seconds(pid), Instant::now());

@@ -65,7 +65,7 @@ impl Row {
     /// The head of the table that [`line`](Self::line) makes.
     pub(super) fn header() -> String {
         format!(
-            "{:<15} {:<5} {:<8} {:<16} {:<25} {:<22} {:>6} {:>9} {:>7} {:>5} {:>8} {:>8} {:>5}",
+            "{:<15} {:<5} {:<8} {:<16} {:<27} {:<22} {:>6} {:>9} {:>7} {:>5} {:>8} {:>8} {:>5}",
             "workload",
             "state",
             "reads",
@@ -91,7 +91,7 @@ impl Row {
             }
             _ => case.io_method.clone(),
         };
-        let head = format!("{:<15} {:<5} {:<8} {by:<16} {:<25}", case.workload, case.state, case.access, self.remark);
+        let head = format!("{:<15} {:<5} {:<8} {by:<16} {:<27}", case.workload, case.state, case.access, self.remark);
         if let Some(why) = &self.refused {
             return format!("{head} REFUSED: {why}");
         }

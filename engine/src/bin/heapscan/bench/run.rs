@@ -103,7 +103,17 @@ impl<'a> Runner<'a> {
     fn open(&self, case: &Case) -> Result<(Engine, Vec<Table>), Failure> {
         let engine = Engine::open(&self.data.pgdata, case.options(&self.base))?;
         let database = engine.database(self.data.database.as_deref())?;
-        let tables = self.data.targets(case).iter().map(|t| database.table(&t.table)).collect::<Result<_>>()?;
+        let targets = self.data.targets(case);
+        let clients = case.clients as usize;
+        let count = match case.workload {
+            Workload::SeqConcurrScans if case.state != State::Hot => self.effort(case).rounds * clients,
+            _ => targets.len(),
+        };
+        let name = |index: usize| match count == targets.len() {
+            true => &targets[index].table,
+            false => &targets[index % clients % targets.len()].table,
+        };
+        let tables = (0..count).map(|index| database.table(name(index))).collect::<Result<_>>()?;
         Ok((engine, tables))
     }
 
@@ -113,11 +123,23 @@ impl<'a> Runner<'a> {
 
     fn effort(&self, case: &Case) -> Effort {
         let hot = case.state == State::Hot;
-        let (lookups, concurrent_bytes) = match self.quick {
-            true => (if hot { 200_000 } else { 10_000 }, 128 << 20),
-            false => (if hot { 2_000_000 } else { 100_000 }, 2 << 30),
+        let lookups = match self.quick {
+            true => {
+                if hot {
+                    200_000
+                } else {
+                    10_000
+                }
+            }
+            false => {
+                if hot {
+                    2_000_000
+                } else {
+                    100_000
+                }
+            }
         };
-        Effort { lookups, concurrent_bytes, rows_a_page: self.data.rows_a_page }
+        Effort { lookups, rounds: self.data.rounds(case, self.quick), rows_a_page: self.data.rows_a_page }
     }
 
     /// A run that begins with a pool that has nothing of the table.

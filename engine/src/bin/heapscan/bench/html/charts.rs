@@ -132,7 +132,7 @@ pub(super) struct Series {
 pub(super) fn lines(across: &str, up: &str, labels: &[String], series: &[Series]) -> String {
     let most = series.iter().flat_map(|s| s.points.iter().map(|p| p.1)).fold(0.0, f64::max);
     let (most, steps) = scale(most);
-    let (left, right, top, height) = (70, WIDTH as i32 - 150, 16, 290);
+    let (left, right, top, height) = (70, WIDTH as i32 - 150, 34, 308);
     let bottom = height - 56;
     let last = labels.len().saturating_sub(1).max(1) as i32;
     let x = |place: usize| left + 20 + (right - left - 40) * place as i32 / last;
@@ -146,7 +146,7 @@ pub(super) fn lines(across: &str, up: &str, labels: &[String], series: &[Series]
             text(area, (x(place), bottom + 14), label, 13, INK, HPos::Center)?;
         }
         text(area, ((left + right) / 2, bottom + 38), across, 13, INK, HPos::Center)?;
-        text(area, (left - 62, top - 6), up, 13, INK, HPos::Left)?;
+        text(area, (left - 62, 10), up, 13, INK, HPos::Left)?;
         let mut taken: Vec<i32> = Vec::new();
         for one in series {
             let path: Vec<(i32, i32)> = one.points.iter().map(|&(place, value)| (x(place), y(value))).collect();

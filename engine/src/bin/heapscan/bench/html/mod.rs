@@ -19,7 +19,7 @@ pub(super) fn escape(text: &str) -> String {
 
 const STYLE: &str = "body{font:16px/1.5 system-ui,sans-serif;color:#262b30;background:#fff;max-width:900px;margin:2em auto;\
 padding:0 1em}h1{font-size:1.7em;margin-bottom:0}h2{font-size:1.25em;margin:2em 0 .3em;border-top:1px solid #dee2e6;\
-padding-top:1em}p.sub{color:#5c656d;margin-top:.2em}li{margin:.35em 0}.plot{width:100%;height:auto;display:block}\
+padding-top:1em}p.sub{color:#5c656d;margin-top:.2em}h3{font-size:1.02em;margin:1.2em 0 .2em}li{margin:.35em 0}.plot{width:100%;height:auto;display:block}\
 table{border-collapse:collapse;font-size:13px;width:100%}td,th{padding:3px 7px;text-align:right;border-bottom:1px solid #e9ecef;\
 white-space:nowrap}th{background:#f4f6f8;position:sticky;top:0}td.l,th.l{text-align:left;white-space:normal}\
 .wide{overflow-x:auto}code{background:#f1f3f5;padding:1px 5px;border-radius:3px}.pass{color:#2b7a3d;font-weight:600}\
@@ -35,7 +35,7 @@ pub(super) fn page(results: &Results, warnings: &[String]) -> String {
          content=\"width=device-width\"><title>heapscan bench</title><style>{STYLE}</style></head><body>\
          <h1>How fast can this machine scan a PostgreSQL table?</h1>\
          <p class=\"sub\">heapscan {} on {}, {} CPUs, {:.0} GB, Linux {}; {}. Table {}: {:.2} GB in {} blocks, checksums {}. \
-         Medians of {} runs that took turns; bars show the median, the thin line the slowest and the fastest run.</p>",
+         Median of {} run(s) a row, which took turns; bars show the median, the thin line the slowest and the fastest run.</p>",
         facts.version,
         escape(&facts.cpu),
         facts.cpus,
@@ -324,7 +324,13 @@ fn lookups(page: &mut String, results: &Results) {
                 };
                 let spread = &row.operations_per_second;
                 let note = format!("{} a second", short(spread.median));
-                bar(row, label, spread.median, Some((spread.min, spread.max)), note)
+                let mut line = bar(row, label, spread.median, Some((spread.min, spread.max)), note);
+                line.pieces[0].color = match case.system.as_str() {
+                    "heapscan" => BLUE,
+                    system if system.starts_with("postgres") => ORANGE,
+                    _ => GREY,
+                };
+                line
             })
             .collect();
         if !lines.is_empty() {

@@ -94,11 +94,12 @@ pub(super) fn findings(results: &Results) -> Vec<String> {
         let serial: Vec<&Row> = servers.iter().copied().filter(|row| row.case.threads == 1).collect();
         if let Some(server) = fastest(&serial) {
             text.push_str(&format!(
-                "; {:.1} times as fast as one process of {} with {}, at {:.1} times less CPU",
+                "; {:.1} times as fast as one process of {} with {}, which takes {:.0} CPU ms where heapscan takes {:.0}",
                 rate(best) / rate(server),
                 super::escape(&server.case.system),
                 server.case.io_method,
-                server.cpu_seconds.median / best.cpu_seconds.median
+                1e3 * server.cpu_seconds.median,
+                1e3 * best.cpu_seconds.median
             ));
         }
         said.push(text + ".");
