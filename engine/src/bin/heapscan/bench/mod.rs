@@ -53,6 +53,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
     let methods = methods(args)?;
     let output = output::Output::create(&args.output)?;
     let data = Data::find(args)?;
+    let mut server = args.postgres.as_deref().map(|bin| Postgres::new(args, bin, &data)).transpose()?;
     let facts = Facts::gather(&data);
     print(&head(&facts))?;
     let warnings = facts.warnings();
@@ -76,8 +77,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
         rows.extend(measure(&mut |case| runner.run(case), &plan, group, runs, 1, Some(args.seed))?);
         runner.forget();
     }
-    if let Some(bin) = &args.postgres {
-        let mut server = Postgres::new(args, bin, &data)?;
+    if let Some(server) = &mut server {
         let cases = server.cases(args, &plan.base);
         // A warm-up turn costs minutes of restarts; each query's session warms up by itself.
         rows.extend(measure(&mut |case| server.run(case), &plan, &cases, runs, 0, None)?);

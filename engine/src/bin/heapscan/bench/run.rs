@@ -105,14 +105,10 @@ impl<'a> Runner<'a> {
         let database = engine.database(self.data.database.as_deref())?;
         let targets = self.data.targets(case);
         let clients = case.clients as usize;
-        let count = match case.workload {
-            Workload::SeqConcurrScans if case.state != State::Hot => self.effort(case).rounds * clients,
-            _ => targets.len(),
-        };
-        let name = |index: usize| match count == targets.len() {
-            true => &targets[index].table,
-            false => &targets[index % clients % targets.len()].table,
-        };
+        // A handle for each scan: see `workload`.
+        let fresh = case.workload == Workload::SeqConcurrScans && case.state != State::Hot;
+        let count = if fresh { self.effort(case).rounds * clients } else { targets.len() };
+        let name = |index: usize| &targets[if fresh { index % clients % targets.len() } else { index }].table;
         let tables = (0..count).map(|index| database.table(name(index))).collect::<Result<_>>()?;
         Ok((engine, tables))
     }
