@@ -1,6 +1,9 @@
 //! What is measured: one combination of workload, cache state and settings.
 
-use heapscan::{EngineOptions, HugePages, MethodChoice, MethodName};
+use heapscan::{
+    EngineOptions, HugePages, MethodChoice, MethodName,
+    pool::{DEFAULT_IO_CONCURRENCY, SMALL_READ_IO_CONCURRENCY},
+};
 use serde::{Serialize, Serializer};
 use std::{fmt, str::FromStr};
 
@@ -149,6 +152,13 @@ impl Case {
         }
         options.io.io_workers = self.io_workers.map(|n| n as usize);
         options
+    }
+
+    /// The same with another largest read, and as many in flight as the engine then takes by default.
+    pub(super) fn with_combine_limit(&self, io_combine_limit: u64) -> Self {
+        let small = io_combine_limit < 32 << 10 && self.effective_io_concurrency == DEFAULT_IO_CONCURRENCY;
+        let effective_io_concurrency = if small { SMALL_READ_IO_CONCURRENCY } else { self.effective_io_concurrency };
+        Self { io_combine_limit, effective_io_concurrency, ..self.clone() }
     }
 
     /// Whether an engine with these settings and what it holds is one with those.

@@ -6,7 +6,7 @@ use super::{
     ceilings,
     data::Data,
 };
-use heapscan::MethodName;
+use heapscan::{MethodName, pool::DEFAULT_IO_CONCURRENCY};
 use heapscan_io::RawPoint;
 
 pub(super) struct Plan {
@@ -34,7 +34,7 @@ pub(super) fn plan(args: &BenchArgs, data: &Data, methods: &[MethodName], best: 
         access: Access::Direct,
         io_method: "sync".to_owned(),
         io_combine_limit: 128 << 10,
-        effective_io_concurrency: 32,
+        effective_io_concurrency: DEFAULT_IO_CONCURRENCY,
         io_workers: None,
         clients: 1,
         threads: 1,
@@ -145,7 +145,7 @@ impl Maker<'_> {
             let scan = self.scan(Workload::Agg, method);
             // In a quick run only the limits that the bars of the project speak of.
             for &limit in args.io_combine_limits.iter().filter(|&&limit| !args.quick || limit <= 8 << 10) {
-                cases.push(Case { io_combine_limit: limit, ..scan.clone() });
+                cases.push(scan.with_combine_limit(limit));
             }
             if method != MethodName::Sync && !args.quick {
                 for &concurrency in &args.effective_io_concurrencies {

@@ -132,8 +132,8 @@ pub(super) fn sweep<'a>(results: &'a Results, method: &str, setting: impl Fn(&Ro
 /// By the largest combined read alone.
 pub(super) fn by_combine<'a>(results: &'a Results, method: &str) -> Vec<(u64, &'a Row)> {
     let mut rows = sweep(results, method, |row| row.case.io_combine_limit);
-    let usual = results.base.effective_io_concurrency;
-    rows.retain(|(_, row)| row.case.effective_io_concurrency == usual && row.case.io_workers.is_none());
+    let usual = |limit| results.base.with_combine_limit(limit).effective_io_concurrency;
+    rows.retain(|(limit, row)| row.case.effective_io_concurrency == usual(*limit) && row.case.io_workers.is_none());
     rows
 }
 
