@@ -12,6 +12,7 @@ mod filenode_map;
 mod layouts;
 mod missing;
 mod names;
+mod order;
 mod quote;
 mod reader;
 mod reg_names;
@@ -29,6 +30,7 @@ pub use file_names::{FileName, Fork};
 pub use filenode_map::FilenodeMap;
 pub use layouts::bootstrap_layout;
 pub use names::RelationName;
+pub(crate) use order::Collation;
 pub use reader::{RowVisitor, TableReader};
 pub use relation::{Persistence, RelationFile, RelationInfo, RelationKind};
 

@@ -4,7 +4,7 @@
 //! time, and headers and columns lie a fixed stride apart, so that nothing is looked up for each tuple any more.
 
 use super::{
-    ValidPage, load,
+    LinePointer, ValidPage, load,
     page::{Bounds, LP_NORMAL, PageSummary, SHAPE, WORD_AT, flag_of, length_of, offset_of},
     tuple::TUPLE_HEADER_MIN,
 };
@@ -24,6 +24,8 @@ pub struct Uniform {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct UniformRows<'a> {
     bytes: &'a [u8],
+    /// Offset of `bytes` on the page.
+    start: usize,
     stride: usize,
     length: usize,
     hoff: usize,
@@ -43,13 +45,41 @@ impl<'a> UniformRows<'a> {
     /// The `N` bytes that lie `offset` behind `t_hoff` in each tuple. `None` if tuples are too short for that.
     #[inline(always)]
     pub(crate) fn fields<const N: usize>(&self, offset: usize) -> Option<impl Iterator<Item = [u8; N]> + use<'a, N>> {
+        self.fields_of(offset, 0, self.len())
+    }
+
+    /// As [`fields`](Self::fields), of `count` tuples from the one with index `first` on. `None` also if there are not so
+    /// many.
+    #[inline(always)]
+    pub(crate) fn fields_of<const N: usize>(
+        &self,
+        offset: usize,
+        first: usize,
+        count: usize,
+    ) -> Option<impl Iterator<Item = [u8; N]> + use<'a, N>> {
+        let end = self.len().checked_sub(first)?;
+        let rows = self.bytes.get(end.checked_sub(count)? * self.stride..end * self.stride)?;
         let at = self.hoff + offset;
         if at + N > self.length {
             return None;
         }
         // The same test for every tuple, which the processor foresees; it never fails, as a stride is not below a length.
         let field = move |row: &[u8]| row.get(at..).and_then(|b| b.first_chunk()).copied().unwrap_or([0; N]);
-        Some(self.bytes.chunks_exact(self.stride).rev().map(field))
+        Some(rows.chunks_exact(self.stride).rev().map(field))
+    }
+
+    /// The values of the tuple with index `row`, from `t_hoff` on; empty if there is no such tuple.
+    #[inline(always)]
+    pub(crate) fn data(&self, row: usize) -> &'a [u8] {
+        let tuple = self.len().checked_sub(row + 1).map(|place| place * self.stride);
+        tuple.and_then(|at| self.bytes.get(at + self.hoff..at + self.length)).unwrap_or(&[])
+    }
+
+    /// The line pointer of the tuple with index `row`, which there must be.
+    #[inline(always)]
+    pub(crate) fn line_pointer(&self, row: usize) -> LinePointer {
+        let offset = self.start + self.len().saturating_sub(row + 1) * self.stride;
+        LinePointer { number: row as u16 + 1, offset: offset as u16, length: self.length as u16 }
     }
 }
 
@@ -61,7 +91,7 @@ impl<'a> ValidPage<'a> {
         let end = start + usize::from(self.summary().tuples) * stride;
         let (length, hoff) = (usize::from(length), usize::from(self.summary().hoff));
         let bytes = self.bytes().get(start..end)?;
-        (stride >= length && length >= hoff && stride > 0).then_some(UniformRows { bytes, stride, length, hoff })
+        (stride >= length && length >= hoff && stride > 0).then_some(UniformRows { bytes, start, stride, length, hoff })
     }
 }
 

@@ -8,6 +8,7 @@ pub mod aggregate;
 #[cfg(feature = "arrow")]
 pub mod arrow;
 mod context;
+pub mod filter;
 mod output;
 pub(crate) mod reader;
 mod row;
@@ -45,6 +46,8 @@ pub struct ScanStats {
     pub new_pages: u64,
     /// Tuples on those pages, visible or not.
     pub tuples: u64,
+    /// Visible rows that the filter took out.
+    pub filtered: u64,
     /// Rows whose transaction ids the cluster never gave out; they are not shown. More than 0 is a sign of damage.
     pub future_xids: u64,
     /// Wall time since the scan began, in nanoseconds.
@@ -60,11 +63,12 @@ pub struct ScanBuilder {
     columns: Option<Vec<String>>,
     blocks: Range<u32>,
     limit: Option<u64>,
+    filter: Option<filter::Predicate>,
 }
 
 impl ScanBuilder {
     pub(crate) fn new(context: Arc<TableContext>) -> Self {
-        Self { context, columns: None, blocks: 0..u32::MAX, limit: None }
+        Self { context, columns: None, blocks: 0..u32::MAX, limit: None, filter: None }
     }
 
     /// Only these columns, in this order; a name may come twice. Names are taken as they are, without folding.
@@ -93,8 +97,8 @@ impl ScanBuilder {
     /// # Errors
     /// `NotFound` if a column does not exist, `Unsupported` if one is a virtual generated column.
     pub fn start(self) -> Result<Scan> {
-        let columns = self.attributes()?;
-        Scan::new(self.context, columns, self.blocks, self.limit)
+        let (columns, filter) = (self.attributes()?, self.bound_filter()?);
+        Ok(Scan { filter, ..Scan::new(self.context, columns, self.blocks, self.limit)? })
     }
 
     /// Indices of the attributes that the scan yields.
@@ -117,6 +121,7 @@ pub struct Scan {
     detoaster: Detoaster<toast::PoolChunks>,
     current: Option<PinnedPage>,
     visible: VisibleSet,
+    filter: Option<filter::PageFilter>,
     summary: Option<PageSummary>,
     left: u64,
     stats: ScanStats,
@@ -144,6 +149,7 @@ impl Scan {
             detoaster: Detoaster::new(toast::PoolChunks(Arc::clone(&context.toast))),
             current: None,
             visible: VisibleSet::default(),
+            filter: None,
             summary: None,
             left: limit.unwrap_or(u64::MAX),
             stats: ScanStats::default(),
@@ -214,6 +220,9 @@ impl Scan {
     /// As [`advance`](Self::advance), but rows that are all of a page's may be counted only.
     fn advance_unlisted(&mut self) -> Result<bool> {
         self.current = None;
+        if self.filter.as_ref().is_some_and(filter::PageFilter::is_never) {
+            return Ok(false);
+        }
         while self.left > 0 {
             let Some(page) = self.stream.next_page() else { return Ok(false) };
             let page = page?;
@@ -228,6 +237,9 @@ impl Scan {
             self.stats.tuples += u64::from(valid.summary().tuples);
             self.stats.future_xids += visibility.future_xids();
             found.map_err(|e| locate(e, &self.context, page.block()))?;
+            if let Some(filter) = &mut self.filter {
+                self.stats.filtered += filter.apply(&valid, &mut self.visible)? as u64;
+            }
             if self.visible.len() > 0 {
                 self.current = Some(page);
                 return Ok(true);

@@ -152,6 +152,9 @@ pub(crate) struct ScanArgs {
     /// Only the blocks from A to B (B excluded); `A..` and `..B` work too
     #[arg(long, value_name = "A..B", value_parser = block_range)]
     pub(crate) blocks: Option<(u32, u32)>,
+    /// Only rows for which this is true: "a > 5 and b = 'x' and c is null"; also or, not, in, between, like
+    #[arg(long = "where", value_name = "CONDITION")]
+    pub(crate) filter: Option<String>,
     /// Stop after N rows
     #[arg(long, value_name = "N", conflicts_with = "agg")]
     pub(crate) limit: Option<u64>,

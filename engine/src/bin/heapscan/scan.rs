@@ -2,7 +2,7 @@
 
 use crate::{args, open, report, say};
 use heapscan::{
-    Engine, Error, ErrorKind, Result, RowFormat, ScanBuilder, ScanStats, Table,
+    Engine, Error, ErrorKind, Predicate, Result, RowFormat, ScanBuilder, ScanStats, Table,
     aggregate::{self, AggregateCall},
     copy,
 };
@@ -18,6 +18,7 @@ use std::{
 pub(crate) fn run(args: &args::ScanArgs) -> Result<()> {
     let calls = args.agg.as_deref().map(aggregate::parse).transpose()?;
     let columns = args.columns.as_deref().map(aggregate::parse_columns).transpose()?;
+    let filter = args.filter.as_deref().map(Predicate::parse).transpose()?;
     let began = report::Clock::start();
     let engine = open(&args.cluster)?;
     let table = engine.database(args.cluster.database.as_deref())?.table(&args.table)?;
@@ -30,6 +31,9 @@ pub(crate) fn run(args: &args::ScanArgs) -> Result<()> {
     let mut scan = table.scan();
     if let Some(columns) = &columns {
         scan = scan.columns(columns);
+    }
+    if let Some(filter) = filter {
+        scan = scan.filter(filter);
     }
     if let Some((from, to)) = args.blocks {
         scan = scan.blocks(from..to);

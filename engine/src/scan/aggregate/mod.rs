@@ -64,8 +64,8 @@ impl ScanBuilder {
             };
             running.push(Running { accumulator: Accumulator::new(call, oid, &name)?, place });
         }
-        let context = self.context.clone();
-        let mut scan = Scan::new(self.context, columns, self.blocks, None)?;
+        let (context, filter) = (self.context.clone(), self.bound_filter()?);
+        let mut scan = Scan { filter, ..Scan::new(self.context, columns, self.blocks, None)? };
         while scan.advance_unlisted()? {
             let Some(page) = &scan.current else { break };
             let Some(valid) = scan.checked(page) else { continue };
