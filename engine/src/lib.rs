@@ -44,8 +44,8 @@ pub use error::{Error, ErrorKind, Result};
 pub use options::{EngineOptions, VerifyChecksums};
 #[cfg(feature = "arrow")]
 pub use scan::arrow;
-pub use scan::stream::ScanStream;
 pub use scan::filter::{Predicate, col};
+pub use scan::stream::ScanStream;
 pub use scan::{Column, Page, Row, RowFormat, Scan, ScanBuilder, ScanStats, aggregate};
 pub use storage::{Location, OpenFiles, RelationFork, TrailingFragment};
 pub use types::copy;

@@ -20,16 +20,23 @@ use crate::{
 };
 use std::sync::Arc;
 
+/// Names of `double precision`.
+const DOUBLES: [&str; 3] = ["double precision", "double", "float8"];
+
 /// What a column's type is to comparisons.
 #[derive(Clone, Debug)]
 enum Family {
     Integer(Key),
     Oid,
-    Float { single: bool },
+    Float {
+        single: bool,
+    },
     Bool,
     Date,
     Time,
-    Timestamp { zone: bool },
+    Timestamp {
+        zone: bool,
+    },
     Uuid,
     Bytea,
     Text(Trim),
@@ -112,8 +119,10 @@ impl Binder<'_> {
     }
 
     fn column(&mut self, name: &ColumnName) -> Result<Bound> {
-        let attribute =
-            self.context.attribute(&name.name).map_err(|e| if name.at > 0 { e.in_context(place(name.at)) } else { e })?;
+        let attribute = self
+            .context
+            .attribute(&name.name)
+            .map_err(|e| if name.at > 0 { e.in_context(place(name.at)) } else { e })?;
         if let Some(known) = self.attributes.iter().position(|&a| a == attribute) {
             return Ok(self.bound[known].clone());
         }
@@ -154,7 +163,9 @@ impl Binder<'_> {
             1700 => Family::Numeric,
             2950 => Family::Uuid,
             _ => match self.context.types.types.get(&oid) {
-                Some(info) if info.kind == TypeKind::Enum => Family::Enum(self.context.toast.database().enum_order(oid)?),
+                Some(info) if info.kind == TypeKind::Enum => {
+                    Family::Enum(self.context.toast.database().enum_order(oid)?)
+                }
                 _ => Family::Other,
             },
         })
@@ -184,7 +195,9 @@ impl Binder<'_> {
             Family::Time => {
                 keys(bound, Key::Int8, op, literal::time(text(value).map_err(wrong)?).map_err(wrong)?.into(), true)
             }
-            Family::Timestamp { zone } => keys(bound, Key::Int8, op, timestamp(value, *zone).map_err(wrong)?.into(), true),
+            Family::Timestamp { zone } => {
+                keys(bound, Key::Int8, op, timestamp(value, *zone).map_err(wrong)?.into(), true)
+            }
             Family::Uuid => wide(bound, op, literal::uuid(text(value).map_err(wrong)?).map_err(wrong)?),
             Family::Bytea | Family::Text(_) => {
                 let (trim, constant) = self.bytes(bound, value).map_err(wrong)?;
@@ -212,7 +225,10 @@ impl Binder<'_> {
         }
         if !matches!(op, Comparison::Eq | Comparison::Ne) && !collation.bytewise {
             let op = op.as_str();
-            return refused(format!("{op} needs the order of collation {}; only C, POSIX and ucs_basic are known", collation.name));
+            return refused(format!(
+                "{op} needs the order of collation {}; only C, POSIX and ucs_basic are known",
+                collation.name
+            ));
         }
         Ok(())
     }
@@ -225,8 +241,19 @@ impl Binder<'_> {
     fn is_in(&self, bound: &Bound, values: &[Literal], wanted: bool) -> Result<Node> {
         let has_null = values.iter().any(|v| v.value == LiteralValue::Null);
         let mut nodes = Vec::with_capacity(values.len());
+        // A list of several has one type, which for real is real unless a cast says double: 0.1 is then rounded first.
+        let is_double = |v: &Literal| v.cast.as_deref().is_some_and(|c| DOUBLES.contains(&c));
+        let of_real = values.len() > 1 && matches!(*bound.family, Family::Float { single: true });
+        let cast = of_real.then(|| if values.iter().any(is_double) { "float8" } else { "real" });
         for value in values {
-            nodes.push(self.compare(bound, Comparison::Eq, value)?);
+            match cast {
+                Some(cast) => {
+                    check_cast(bound, value)?;
+                    let value = Literal { cast: Some(cast.to_owned()), ..value.clone() };
+                    nodes.push(self.compare(bound, Comparison::Eq, &value)?);
+                }
+                None => nodes.push(self.compare(bound, Comparison::Eq, value)?),
+            }
         }
         if values.is_empty() {
             return Ok(constant(!wanted));
@@ -414,21 +441,14 @@ fn not_compared(bound: &Bound, value: &Literal) -> Error {
 fn check_cast(bound: &Bound, value: &Literal) -> Result<()> {
     let Some(cast) = &value.cast else { return Ok(()) };
     const INTEGERS: &[&str] = &["smallint", "int2", "integer", "int", "int4", "bigint", "int8"];
-    const TIMESTAMPS: &[&str] = &[
-        "date",
-        "timestamp",
-        "timestamp without time zone",
-        "timestamptz",
-        "timestamp with time zone",
-    ];
+    const TIMESTAMPS: &[&str] =
+        &["date", "timestamp", "timestamp without time zone", "timestamptz", "timestamp with time zone"];
     let cast = cast.trim_matches('"');
     let numbers = |cast: &str| INTEGERS.contains(&cast) || matches!(cast, "numeric" | "decimal");
     let fits = match &*bound.family {
         Family::Integer(_) | Family::Numeric => numbers(cast),
         Family::Oid => cast == "oid" || INTEGERS.contains(&cast),
-        Family::Float { .. } => {
-            numbers(cast) || matches!(cast, "real" | "float4" | "double precision" | "double" | "float8")
-        }
+        Family::Float { .. } => numbers(cast) || matches!(cast, "real" | "float4") || DOUBLES.contains(&cast),
         Family::Bool => matches!(cast, "bool" | "boolean"),
         Family::Date => cast == "date",
         Family::Time => matches!(cast, "time" | "time without time zone"),

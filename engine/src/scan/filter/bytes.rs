@@ -72,9 +72,7 @@ impl BytesTest {
             Self::Compare(Comparison::Eq, constant) => value == constant,
             Self::Compare(Comparison::Ne, constant) => value != constant,
             Self::Compare(op, constant) => op.holds(value.cmp(constant)),
-            Self::In(constants, negated) => {
-                constants.binary_search_by(|c| c.as_slice().cmp(value)).is_ok() != *negated
-            }
+            Self::In(constants, negated) => constants.binary_search_by(|c| c.as_slice().cmp(value)).is_ok() != *negated,
             Self::Like(pattern, negated) => pattern.matches(value) != *negated,
         }
     }

@@ -1,6 +1,11 @@
 //! Filters on pages: 64 rows at a time, each test a word of bits.
 
-use super::{bind::name_of, bytes::{BytesTest, Trim}, number::{NumericKey, float_key}, Comparison};
+use super::{
+    Comparison,
+    bind::name_of,
+    bytes::{BytesTest, Trim},
+    number::{NumericKey, float_key},
+};
 use crate::{
     Error, ErrorKind, Result,
     heap::{Datum, DeformPlan, Detoaster, LinePointer, PageColumns, UniformRows, ValidPage, Varlena},
@@ -29,11 +34,24 @@ pub(super) enum Test {
     Null,
     NotNull,
     /// The key is in (or with `outside` not in) the range, whose ends belong to it.
-    Range { key: Key, low: i64, high: i64, outside: bool },
+    Range {
+        key: Key,
+        low: i64,
+        high: i64,
+        outside: bool,
+    },
     /// The key is one of (or none of) these, which are sorted.
-    Set { key: Key, values: Vec<i64>, outside: bool },
+    Set {
+        key: Key,
+        values: Vec<i64>,
+        outside: bool,
+    },
     /// As `Range`, for uuid.
-    Wide { low: u128, high: u128, outside: bool },
+    Wide {
+        low: u128,
+        high: u128,
+        outside: bool,
+    },
     Bytes(Trim, BytesTest),
     Numeric(Comparison, NumericKey),
 }
@@ -321,9 +339,9 @@ impl InPlace<'_> {
             Test::Set { key, values, outside } => {
                 self.keyed(*key, at, bits, |key| values.binary_search(&key).is_ok() != *outside)
             }
-            &Test::Wide { low, high, outside } => self.each(at, bits, move |bytes| {
-                (low..=high).contains(&u128::from_be_bytes(bytes)) != outside
-            }),
+            &Test::Wide { low, high, outside } => {
+                self.each(at, bits, move |bytes| (low..=high).contains(&u128::from_be_bytes(bytes)) != outside)
+            }
             // Of fixed length only: names.
             Test::Bytes(trim, test) => self.bytes(at, fixed.length, bits, |value| test.holds(*trim, value)),
             Test::Numeric(..) => 0,
@@ -417,7 +435,9 @@ impl BySlots<'_> {
                 0 => Ok(0),
                 left => self.node(node, first, left),
             }),
-            Node::Any(nodes) => nodes.iter().try_fold(0, |found, node| Ok(found | self.node(node, first, bits & !found)?)),
+            Node::Any(nodes) => {
+                nodes.iter().try_fold(0, |found, node| Ok(found | self.node(node, first, bits & !found)?))
+            }
             Node::Except(node) => Ok(bits & !self.node(node, first, bits)?),
         }
     }

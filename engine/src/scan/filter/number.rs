@@ -118,11 +118,22 @@ impl NumericKey {
             Numeric::NaN => (3, None),
         };
         match (finite, self) {
-            (Some((negative, weight, digits)), Self::Finite { negative: other, weight: other_weight, digits: theirs }) => {
+            (
+                Some((negative, weight, digits)),
+                Self::Finite { negative: other, weight: other_weight, digits: theirs },
+            ) => {
                 let digits = digits.as_chunks::<2>().0;
                 let zeros = digits.iter().take_while(|d| **d == [0, 0]).count();
                 let digits = &digits[zeros..];
-                let sign = |empty: bool, negative: bool| if empty { 0 } else if negative { -1 } else { 1 };
+                let sign = |empty: bool, negative: bool| {
+                    if empty {
+                        0
+                    } else if negative {
+                        -1
+                    } else {
+                        1
+                    }
+                };
                 let (ours, others) = (sign(digits.is_empty(), negative), sign(theirs.is_empty(), *other));
                 if ours != others || ours == 0 {
                     return Some(ours.cmp(&others));

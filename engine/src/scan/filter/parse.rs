@@ -25,6 +25,9 @@ pub(super) fn parse(text: &str) -> Result<Predicate> {
     let tokens = Tokenizer::new(&dialect, text)
         .tokenize_with_location()
         .map_err(|e| reader.error(reader.position(e.location), &e.message))?;
+    if let Some(equals) = tokens.iter().find(|t| t.token == Token::DoubleEq) {
+        return Err(reader.error(reader.position(equals.span.start), "there is no operator ==, only ="));
+    }
     let is_word = |token: &Token| {
         !matches!(
             token,
