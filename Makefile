@@ -9,7 +9,7 @@ help:
 	@echo "make demo   scan a bundled real table of a PostgreSQL 18 cluster"
 	@echo "make test   all tests"
 	@echo "make lint   rustfmt, clippy, rustdoc; warnings are errors"
-	@echo "make bench  micro benchmarks (criterion)"
+	@echo "make bench  micro benchmarks (criterion), then heapscan bench: IO methods and states, beside what the machine can do"
 	@echo "make numa-vm  placement tests in virtual machines with several NUMA nodes"
 	@echo "make loom   model check of the frame states"
 	@echo "make asan   reads, pool and faults under AddressSanitizer (nightly toolchain)"
@@ -35,8 +35,13 @@ lint: setup
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked
 
+# The comparison with all bars of the project; BENCH_ARGS=--quick for a minute's worth, --postgres PGBIN for a server beside.
+BENCH_ARGS ?=
+BENCH_OUTPUT ?= target/bench
 bench: setup
 	$(CARGO) bench --workspace --locked
+	$(CARGO) build --release --locked --bin heapscan
+	$(HEAPSCAN) bench --fio --output $(BENCH_OUTPUT) $(BENCH_ARGS)
 
 .PHONY: loom asan
 # The frame state word, pins, claims and completions under loom: all interleavings up to a bound.

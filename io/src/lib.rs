@@ -15,6 +15,8 @@ mod latency;
 mod method;
 mod name;
 mod open;
+#[cfg(feature = "io_uring")]
+mod raw;
 mod request;
 mod stats;
 mod transfer;
@@ -29,5 +31,7 @@ pub use latency::LatencySummary;
 pub use method::{IoMethod, MemoryRegistration, OutstandingRead, WaitOutcome};
 pub use name::{MethodChoice, MethodName};
 pub use open::{MethodReport, MethodStatus, Opened, open, probe_all, probe_all_with};
+#[cfg(feature = "io_uring")]
+pub use raw::{RawPoint, RawResult, raw_read};
 pub use request::{Completer, Completion, Request, Segment};
 pub use stats::IoStats;

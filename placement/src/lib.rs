@@ -6,6 +6,8 @@
 #![deny(unsafe_code)]
 
 pub mod bind;
+pub mod cache;
+pub mod ceiling;
 pub mod list;
 pub mod measure;
 pub mod memory;

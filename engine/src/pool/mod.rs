@@ -7,6 +7,7 @@
 //!   ahead can be taken from it by one that has no frame at all (`wait`).
 //! - Locks here are held for a few instructions, one at a time, never while calling the IO method or waiting.
 
+pub mod balance;
 mod config;
 mod inflight;
 mod mapping;
@@ -19,7 +20,7 @@ mod strategy;
 mod sync;
 mod wait;
 
-pub use config::PoolConfig;
+pub use config::{DEFAULT_IO_CONCURRENCY, PoolConfig};
 pub use inflight::OutstandingRead;
 pub use metrics::{PoolMetrics, ReadMetrics};
 pub use page::PinnedPage;
@@ -31,6 +32,7 @@ pub(crate) use partition::NO_FRAME;
 pub(crate) use shared::{Asker, Session, Started, lock};
 pub(crate) use state::FrameState;
 pub(crate) use strategy::Ring;
+pub(crate) use wait::Handed;
 
 use crate::{Error, ErrorKind, RelationFork, Result};
 use heapscan_io::{Completer, IoMethod, LatencySummary, MemoryRegistration};
@@ -157,6 +159,17 @@ impl BufferPool {
         let page = self.acquire(&asker, block, &mut None, &mut metrics);
         lock(&self.session.metrics).add(&metrics);
         page
+    }
+
+    /// The block of `page` once more from the file, because the bytes that are in the pool seem wrong. Whoever asks for
+    /// the block from now on gets the new bytes; who holds a pin keeps the old ones.
+    ///
+    /// # Errors
+    /// As [`read_block`](Self::read_block).
+    pub fn reread(&self, relation: RelationId, page: &PinnedPage) -> Result<PinnedPage> {
+        // The caller's pin keeps the frame with this block, so this takes nobody else's entry.
+        self.shared.table.remove(&self.shared.frames, relation.tag(page.block()), page.frame());
+        self.read_block(relation, page.block())
     }
 
     /// The strategy for a scan over `blocks` blocks with the pool's settings.

@@ -72,8 +72,19 @@ impl VisibleSet {
         self.unlisted > 0
     }
 
+    /// One tuple.
+    pub(crate) fn of(tuple: LinePointer) -> Self {
+        Self { tuples: vec![tuple], unlisted: 0 }
+    }
+
+    /// Keeps the tuples that `keep` says; they must be listed.
+    pub(crate) fn retain(&mut self, keep: impl FnMut(&LinePointer) -> bool) {
+        debug_assert_eq!(self.unlisted, 0, "tuples that are not listed cannot be told apart");
+        self.tuples.retain(keep);
+    }
+
     /// Of the tuples that are listed, keeps those whose bit is set.
-    pub(crate) fn retain(&mut self, bits: &[u64]) {
+    pub(crate) fn retain_bits(&mut self, bits: &[u64]) {
         let mut row = 0;
         self.tuples.retain(|_| {
             let keep = bits.get(row / 64).is_some_and(|word| word >> (row % 64) & 1 != 0);
@@ -198,6 +209,29 @@ impl<'log> Visibility<'log> {
                 self.plainly_visible(&tuple) || self.judge(&tuple, &mut inserter, &mut deleter)? == Status::Visible;
             if visible == wanted {
                 out.tuples.push(pointer);
+            }
+        }
+        Ok(())
+    }
+
+    /// As [`visible`](Self::visible), but a tuple whose fate cannot be found out goes, with its number, to `unknown`, and
+    /// is left out.
+    ///
+    /// # Errors
+    /// What `unknown` says.
+    pub(crate) fn select_known(
+        &self,
+        page: &ValidPage<'_>,
+        out: &mut VisibleSet,
+        mut unknown: impl FnMut(Error, u16) -> Result<()>,
+    ) -> Result<()> {
+        out.tuples.clear();
+        out.unlisted = 0;
+        for pointer in page.line_pointers() {
+            match self.check(&page.tuple(pointer)) {
+                Ok(true) => out.tuples.push(pointer),
+                Ok(false) => {}
+                Err(error) => unknown(error, pointer.number)?,
             }
         }
         Ok(())

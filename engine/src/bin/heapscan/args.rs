@@ -20,6 +20,8 @@ pub(crate) enum Command {
     Methods(MethodsArgs),
     /// Show the NUMA nodes, what may be used of them, and the plan for the buffer pool; or a file's page cache by node
     Numa(NumaCommandArgs),
+    /// Compare IO methods, settings and cache states on this machine, beside what the machine can do at best
+    Bench(Box<crate::bench::BenchArgs>),
     /// Write a valid cluster of any size without a server
     #[command(subcommand)]
     Generate(GenerateCommand),
@@ -66,6 +68,10 @@ pub(crate) struct ClusterArgs {
     /// Read a cluster that was not shut down cleanly: WAL is not replayed, so recent changes can be missing or torn
     #[arg(long)]
     pub(crate) allow_unclean: bool,
+    /// What to do about damage: fail; skip: leave damaged pages and rows out; zero: take damaged pages as empty. With losses
+    /// the exit code is 1
+    #[arg(long, default_value = "fail", value_name = "POLICY")]
+    pub(crate) on_corruption: heapscan::OnCorruption,
     /// Follow tablespace links that lead out of the data directory (they may point at a live server's files)
     #[arg(long)]
     pub(crate) follow_tablespace_links: bool,
@@ -87,7 +93,7 @@ pub(crate) struct EngineArgs {
     #[arg(long, default_value = "128kB", value_name = "SIZE", value_parser = size)]
     pub(crate) io_combine_limit: u64,
     /// Reads that one scan keeps in flight; 0 reads one at a time
-    #[arg(long, default_value_t = 32, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=1000))]
+    #[arg(long, default_value_t = heapscan::pool::DEFAULT_IO_CONCURRENCY, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=1000))]
     pub(crate) effective_io_concurrency: u32,
     /// Reads in flight that a ring or queue holds at most
     #[arg(long, default_value_t = 64, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
@@ -167,6 +173,9 @@ pub(crate) struct ScanArgs {
     /// Write to this file instead of standard output
     #[arg(long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
+    /// Write what was damaged (file, block, row, reason) to this file, as JSON
+    #[arg(long, value_name = "FILE")]
+    pub(crate) damage_report: Option<PathBuf>,
     /// Print the metrics of the scan to standard error
     #[arg(long, value_name = "FORMAT", value_enum)]
     pub(crate) stats: Option<StatsFormat>,
@@ -268,7 +277,7 @@ pub(crate) enum GenerateCommand {
 }
 
 /// `128MB`, `8kB`, `1GB`; a bare number is bytes. The units are PostgreSQL's: powers of 1024.
-fn size(text: &str) -> Result<u64, String> {
+pub(crate) fn size(text: &str) -> Result<u64, String> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
     let number: u64 = number.parse().map_err(|_| format!("{text:?} is not a size such as 128MB"))?;

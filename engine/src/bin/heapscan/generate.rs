@@ -36,7 +36,7 @@ fn needed_bytes(scale: u32, copies: u8) -> u64 {
 }
 
 /// Refuses before anything is written, instead of filling the disk of everybody else first.
-fn check_space(dir: &Path, needed: u64) -> Result<()> {
+pub(crate) fn check_space(dir: &Path, needed: u64) -> Result<()> {
     let parent = dir.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let place = if dir.is_dir() { dir } else { parent };
     // A file system that does not tell is tried; a missing folder is the generator's error.
@@ -57,7 +57,7 @@ pub(crate) fn fixture(name: &str, snapshot: &str) -> Result<()> {
     print(&format!("{}\n", path.canonicalize().unwrap_or(path).display()))
 }
 
-fn fixture_error(error: FixtureError) -> Error {
+pub(crate) fn fixture_error(error: FixtureError) -> Error {
     let made = Error::new(ErrorKind::Io, error.to_string());
     match error.errno() {
         Some(errno) => made.with_errno(errno),

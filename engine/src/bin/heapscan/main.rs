@@ -3,10 +3,12 @@
 #![deny(unsafe_code)]
 
 mod args;
+mod bench;
 mod generate;
 mod ls;
 mod methods;
 mod numa;
+mod output;
 mod report;
 mod scan;
 mod signals;
@@ -27,6 +29,7 @@ fn main() -> ExitCode {
         Command::Scan(args) => scan::run(&args),
         Command::Methods(args) => methods::run(&args),
         Command::Numa(args) => numa::run(&args),
+        Command::Bench(args) => bench::run(&args),
         Command::Generate(command) => generate::run(&command),
         Command::Fixture { name, snapshot } => generate::fixture(&name, &snapshot),
     };
@@ -78,6 +81,7 @@ fn options(args: &args::ClusterArgs) -> EngineOptions {
         io_uncached: engine.io_uncached,
         huge_pages: engine.huge_pages,
         verify: engine.verify,
+        on_corruption: args.on_corruption,
         allow_unclean: args.allow_unclean,
         follow_tablespace_links: args.follow_tablespace_links,
         ..EngineOptions::default()

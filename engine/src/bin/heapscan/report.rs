@@ -76,7 +76,7 @@ impl Report {
 
 /// `VmHWM` of proc_pid_status(5), in bytes. Not `ru_maxrss` of getrusage(2), which outlives execve(2): a large program
 /// that starts this one would be counted.
-fn peak_resident() -> Option<u64> {
+pub(crate) fn peak_resident() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)

@@ -164,7 +164,8 @@ impl Bytes {
             };
             if let Some(message) = error {
                 let error = cells.at(row, Error::new(ErrorKind::Value, message));
-                return Err(error.with_hint("set BatchOptions::text to TextPolicy::Binary, or leave the column out"));
+                let hint = "set BatchOptions::text to TextPolicy::Binary, or leave the column out";
+                return Err(error.with_hint(hint).into_refusal());
             }
         }
         Ok(())

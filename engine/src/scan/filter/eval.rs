@@ -209,6 +209,31 @@ impl PageFilter {
         Ok(before - visible.len())
     }
 
+    /// As [`apply`](Self::apply), row by row, for a page on which that failed: rows that cannot be judged are told to
+    /// `failed`, and do not pass.
+    #[cold]
+    pub(crate) fn apply_known(
+        &mut self,
+        page: &ValidPage<'_>,
+        visible: &mut VisibleSet,
+        mut failed: impl FnMut(Error, u16) -> Result<()>,
+    ) -> Result<usize> {
+        visible.list(page);
+        let (before, mut lost, mut stop) = (visible.len(), 0, None);
+        visible.retain(|pointer| {
+            let mut alone = VisibleSet::of(*pointer);
+            match self.apply(page, &mut alone) {
+                Ok(_) => return alone.len() > 0,
+                Err(error) => {
+                    lost += 1;
+                    stop = stop.take().or(failed(error, pointer.number).err());
+                }
+            }
+            false
+        });
+        stop.map_or(Ok(before - lost - visible.len()), Err)
+    }
+
     /// Whether the test of `leaf` needs nothing but bytes that lie at the same place in all tuples of the page.
     fn is_in_place(&self, leaf: &Leaf, page: &ValidPage<'_>) -> bool {
         match leaf.test {
@@ -246,7 +271,7 @@ impl PageFilter {
             // All of them stay unlisted.
             Some(_) if self.bits.iter().map(|bits| bits.count_ones() as usize).sum::<usize>() == count => {}
             Some(rows) => visible.choose(&self.bits, |row| rows.line_pointer(row)),
-            None => visible.retain(&self.bits),
+            None => visible.retain_bits(&self.bits),
         }
     }
 
@@ -275,7 +300,7 @@ impl PageFilter {
             }
             self.bits.push(bits);
         }
-        visible.retain(&self.bits);
+        visible.retain_bits(&self.bits);
         Ok(())
     }
 }

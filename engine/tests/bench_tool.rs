@@ -1,0 +1,137 @@
+//! `heapscan bench` at toy size: what it prints and writes, and what it refuses. (About three seconds.)
+#![cfg(feature = "tool")]
+
+mod tool_support;
+
+use heapscan_fixtures::sandbox::{IO_URING_CALLS, deny};
+use serde_json::Value;
+use std::path::Path;
+use tool_support::{refusal, run, stderr, text, tool};
+
+/// Not /tmp, which can be a tmpfs: its files are on no device.
+fn folder() -> tempfile::TempDir {
+    tempfile::tempdir_in("/var/tmp").expect("a folder")
+}
+
+fn json(folder: &Path) -> Value {
+    serde_json::from_slice(&std::fs::read(folder.join("results.json")).expect("results")).expect("JSON")
+}
+
+/// Rows that have figures.
+fn measured(json: &Value) -> Vec<&Value> {
+    json["rows"].as_array().expect("rows").iter().filter(|row| row["refused"].is_null()).collect()
+}
+
+#[test]
+fn methods_are_compared_in_every_state() {
+    let folder = folder();
+    let (data, out) = (folder.path().join("data"), folder.path().join("out"));
+    let arguments =
+        ["bench", "--quick", "--scale", "2", "--runs", "1", "--data", &text(&data), "--output", &text(&out)];
+    let output = run(&arguments);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let shown = String::from_utf8_lossy(&output.stdout).into_owned();
+    let json = json(&out);
+    let rows = measured(&json);
+    for method in ["sync", "worker"] {
+        for (state, access) in [("cold", "direct"), ("cold", "buffered"), ("warm", "buffered")] {
+            let found = rows.iter().any(|row| {
+                row["io_method"] == method
+                    && row["state"] == state
+                    && row["access"] == access
+                    && row["workload"] == "agg"
+            });
+            // A page cache that does not let go, or a file system without direct IO, is a reason to refuse.
+            assert!(found || shown.contains("REFUSED"), "{method} {state} {access}: {shown}");
+        }
+    }
+    for row in &rows {
+        assert_eq!(row["runs"].as_array().map(Vec::len), Some(1), "{row}");
+        let run = &row["runs"][0];
+        assert!(
+            run["spent"]["wall"].as_f64() > Some(0.0) && row["gb_per_second"]["median"].as_f64() > Some(0.0),
+            "{row}"
+        );
+        if row["workload"] == "agg" {
+            assert_eq!(run["answer"], (200_000 * 84).to_string());
+            let share = run["cached_before"].as_f64().expect("a share");
+            match row["state"].as_str() {
+                Some("cold") => assert!(share <= 0.01, "{row}"),
+                Some("warm") => assert!(share >= 0.99, "{row}"),
+                _ => assert!(run["io"]["blocks_read"].as_u64() <= Some(40), "{row}"),
+            }
+        }
+    }
+    assert!(rows.iter().any(|row| row["state"] == "hot" && row["workload"] == "agg"), "{shown}");
+    assert!(rows.iter().any(|row| row["workload"] == "memory") && rows.iter().any(|row| row["workload"] == "pread"));
+    assert!(json["bars"].as_array().is_some_and(|bars| bars.len() > 2), "{shown}");
+    let csv = std::fs::read_to_string(out.join("results.csv")).expect("CSV");
+    let columns = csv.lines().next().expect("a header").split(',').count();
+    assert_eq!(csv.lines().count(), rows.len() + 1 + json["rows"].as_array().map_or(0, Vec::len) - rows.len());
+    for line in csv.lines().filter(|line| !line.contains('"')) {
+        assert_eq!(line.split(',').count(), columns, "{line}");
+    }
+    // What is there is used again, if it fits.
+    let line = stderr(&run(&["bench", "--scale", "3", "--data", &text(&data), "--output", &text(&out)]));
+    assert!(line.contains("another scale"), "{line}");
+}
+
+#[test]
+fn only_what_is_asked_for_is_measured() {
+    let folder = folder();
+    let out = text(&folder.path().join("out"));
+    let data = text(&tool_support::pgbench_snapshot().data_dir());
+    let output = run(&[
+        "bench",
+        &data,
+        "--method-only",
+        "--states",
+        "warm",
+        "--io-methods",
+        "worker,sync",
+        "--runs",
+        "2",
+        "--output",
+        &out,
+    ]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let json = json(&folder.path().join("out"));
+    let scans: Vec<(&str, &str)> = measured(&json)
+        .iter()
+        .filter(|row| row["system"] == "heapscan")
+        .map(|row| (row["workload"].as_str().expect("a name"), row["io_method"].as_str().expect("a name")))
+        .collect();
+    assert_eq!(scans, [("method-only", "worker"), ("method-only", "sync")]);
+}
+
+#[test]
+fn nothing_is_labelled_io_uring_that_is_not() {
+    let folder = folder();
+    let out = text(&folder.path().join("out"));
+    let data = text(&tool_support::pgbench_snapshot().data_dir());
+    let mut command = tool(&["bench", &data, "--io-methods", "io_uring", "--output", &out]);
+    deny(&mut command, &IO_URING_CALLS, libc::EPERM);
+    assert!(refusal(&command.output().expect("output"), 1).contains("io_uring cannot be used here"));
+    let mut command = tool(&["bench", &data, "--states", "warm", "--runs", "1", "--quick", "--output", &out]);
+    deny(&mut command, &IO_URING_CALLS, libc::EPERM);
+    let output = command.output().expect("output");
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(stderr(&output).contains("no rows for io_uring"), "{}", stderr(&output));
+    let json = json(&folder.path().join("out"));
+    let rows = json["rows"].as_array().expect("rows");
+    assert!(rows.iter().all(|row| !row["io_method"].as_str().is_some_and(|m| m.contains("uring"))), "{json}");
+    assert!(rows.iter().any(|row| row["io_method"] == "worker"), "{json}");
+}
+
+#[test]
+fn wrong_uses_are_one_line() {
+    let folder = folder();
+    let out = text(&folder.path().join("out"));
+    let data = text(&tool_support::pgbench_snapshot().data_dir());
+    let line = refusal(&run(&["bench", &data, "--table", "nowhere", "--output", &out]), 1);
+    assert!(line.contains("nowhere"), "{line}");
+    let output = run(&["bench", &data, "--io-methods", "auto", "--output", &out]);
+    assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+    let line = refusal(&run(&["bench", &data, "--table", "pgbench_history", "--output", &out]), 2);
+    assert!(line.contains("empty"), "{line}");
+}
