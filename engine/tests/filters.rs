@@ -221,7 +221,7 @@ fn random_leaf(random: &mut Random, out: &mut String) {
 }
 
 fn random_predicate(random: &mut Random, depth: u32, out: &mut String) {
-    let mut inner = |random: &mut Random, out: &mut String| random_predicate(random, depth - 1, out);
+    let inner = |random: &mut Random, out: &mut String| random_predicate(random, depth - 1, out);
     match if depth == 0 { 0 } else { random.below(6) } {
         1 | 2 => {
             inner(random, out);
