@@ -9,6 +9,7 @@ pub mod aggregate;
 pub mod arrow;
 mod context;
 pub mod filter;
+mod lookup;
 mod output;
 pub(crate) mod reader;
 mod row;
@@ -18,6 +19,7 @@ pub(crate) mod toast;
 pub use context::Column;
 pub(crate) use context::TableContext;
 use context::second_look;
+pub use lookup::RowId;
 pub use output::RowFormat;
 pub use row::Row;
 
