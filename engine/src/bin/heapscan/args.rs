@@ -164,7 +164,7 @@ pub(crate) struct ScanArgs {
     /// Stop after N rows
     #[arg(long, value_name = "N", conflicts_with = "agg")]
     pub(crate) limit: Option<u64>,
-    /// Aggregates instead of rows: count(*), and count, sum, min, max of a column or of octet_length(column)
+    /// Aggregates instead of rows: count(*); count, sum, min, max of a column or of octet_length(column); sum(a * (1 - b))
     #[arg(long, value_name = "LIST")]
     pub(crate) agg: Option<String>,
     /// Output format
