@@ -34,7 +34,10 @@ use crate::{
 use serde::Serialize;
 use std::{
     ops::Range,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -73,11 +76,12 @@ pub struct ScanBuilder {
     blocks: Range<u32>,
     limit: Option<u64>,
     filter: Option<filter::Predicate>,
+    cancel: Option<Arc<AtomicBool>>,
 }
 
 impl ScanBuilder {
     pub(crate) fn new(context: Arc<TableContext>) -> Self {
-        Self { context, columns: None, blocks: 0..u32::MAX, limit: None, filter: None }
+        Self { context, columns: None, blocks: 0..u32::MAX, limit: None, filter: None, cancel: None }
     }
 
     /// Only these columns, in this order; a name may come twice. Names are taken as they are, without folding.
@@ -101,13 +105,23 @@ impl ScanBuilder {
         self
     }
 
+    /// Ends the scan with an error (`Cancelled`) soon after the flag was set, by whatever thread: it is looked at for
+    /// each page, with rows on it or without.
+    #[must_use]
+    pub fn cancelled_by(mut self, flag: Arc<AtomicBool>) -> Self {
+        self.cancel = Some(flag);
+        self
+    }
+
     /// Begins the scan.
     ///
     /// # Errors
     /// `NotFound` if a column does not exist, `Unsupported` if one is a virtual generated column.
     pub fn start(self) -> Result<Scan> {
         let (columns, filter) = (self.attributes()?, self.bound_filter()?);
-        Ok(Scan { filter, ..Scan::new(self.context, columns, self.blocks, self.limit)? })
+        let mut scan = Scan { filter, ..Scan::new(self.context, columns, self.blocks, self.limit)? };
+        scan.cancel = self.cancel;
+        Ok(scan)
     }
 
     /// Indices of the attributes that the scan yields.
@@ -133,6 +147,7 @@ pub struct Scan {
     filter: Option<filter::PageFilter>,
     summary: Option<PageSummary>,
     left: u64,
+    cancel: Option<Arc<AtomicBool>>,
     stats: ScanStats,
     began: Instant,
 }
@@ -161,6 +176,7 @@ impl Scan {
             filter: None,
             summary: None,
             left: limit.unwrap_or(u64::MAX),
+            cancel: None,
             stats: ScanStats::default(),
             began: Instant::now(),
             context,
@@ -235,6 +251,9 @@ impl Scan {
             return Ok(false);
         }
         while self.left > 0 {
+            if self.cancel.as_ref().is_some_and(|flag| flag.load(Ordering::Relaxed)) {
+                return Err(Error::new(ErrorKind::Cancelled, "the scan was cancelled"));
+            }
             let Some(page) = self.stream.next_page() else { return Ok(false) };
             let mut page = match page {
                 Ok(page) => page,

@@ -77,6 +77,7 @@ impl ScanBuilder {
         }
         let (context, filter) = (self.context.clone(), self.bound_filter()?);
         let mut scan = Scan { filter, ..Scan::new(self.context, columns, self.blocks, None)? };
+        scan.cancel = self.cancel;
         let forgiving = context.engine.cluster.damage().skips_rows();
         while scan.advance_unlisted()? {
             let Some(page) = &scan.current else { break };
