@@ -36,7 +36,16 @@ INSERT INTO mixed (i4, late, later) VALUES (6, NULL, NULL), (7, 1, 'there');
 CREATE TABLE fixed (a int4 NOT NULL, b int8 NOT NULL, p float8 NOT NULL, q float4 NOT NULL, day date NOT NULL, s int2 NOT NULL, ok bool NOT NULL, u uuid NOT NULL);
 INSERT INTO fixed SELECT i, i % 1000, i / 16.0, i % 50, date '1994-01-01' + i % 1000, i % 300, i % 2 = 0, md5((i % 100)::text)::uuid FROM generate_series(1, 20000) i;
 VACUUM FREEZE fixed;
+CREATE TABLE parted (a int4, b text COLLATE "C", c int8) PARTITION BY RANGE (a);
+CREATE TABLE parted_1 (c int8, gone int4, b text COLLATE "C", a int4);
+ALTER TABLE parted_1 DROP gone;
+ALTER TABLE parted ATTACH PARTITION parted_1 FOR VALUES FROM (0) TO (100);
+CREATE TABLE parted_2 PARTITION OF parted FOR VALUES FROM (100) TO (1000);
+INSERT INTO parted SELECT i, 'text ' || i % 7, i * 10 FROM generate_series(1, 900) i;
 "#;
+
+/// Predicates of `parted`, one of whose partitions has its columns in another order.
+const PARTED: &[&str] = &["a between 95 and 105", "b = 'text 3' and c < 500", "c > 8000 or a = 4", "b is null"];
 
 /// Predicates of `mixed` with all that the grammar has.
 const MIXED: &[&str] = &[
@@ -277,6 +286,7 @@ fn beside(major: u32, bin: &Path) {
     let mut random = Random(seed);
     let mut questions: Vec<(&str, String)> = MIXED.iter().map(|p| ("mixed", (*p).to_owned())).collect();
     questions.extend(FIXED.iter().map(|p| ("fixed", (*p).to_owned())));
+    questions.extend(PARTED.iter().map(|p| ("parted", (*p).to_owned())));
     for _ in 0..400 {
         let mut predicate = String::new();
         random_predicate(&mut random, 3, &mut predicate);
@@ -292,23 +302,28 @@ fn beside(major: u32, bin: &Path) {
     let answers: Vec<&str> = answers.split(&format!("{MARK}\n")).collect();
     assert_eq!(answers.len(), questions.len() + 1);
 
-    let engines: Vec<(Engine, Table, Table)> = methods()
+    let engines: Vec<(Engine, [Table; 3])> = methods()
         .into_iter()
         .map(|method| {
             let engine = Engine::open(&made.data_dir, options(method, 256)).unwrap();
             let database = engine.database(None).unwrap();
-            let (mixed, fixed) = (database.table("mixed").unwrap(), database.table("fixed").unwrap());
-            (engine, mixed, fixed)
+            let tables = ["mixed", "fixed", "parted"].map(|name| database.table(name).unwrap());
+            (engine, tables)
         })
         .collect();
     for (i, ((table, text), answer)) in questions.iter().zip(&answers).enumerate() {
         let predicate = Predicate::parse(text).unwrap_or_else(|e| panic!("{text}: {e}"));
         // All methods for the chosen ones, one after the other for the random ones.
-        let chosen = i < MIXED.len() + FIXED.len();
-        for (_, mixed, fixed) in
-            engines.iter().enumerate().filter(|(e, _)| chosen || i % engines.len() == *e).map(|(_, e)| e)
-        {
-            let table = if *table == "mixed" { mixed } else { fixed };
+        let chosen = i < MIXED.len() + FIXED.len() + PARTED.len();
+        for (e, (_, [mixed, fixed, parted])) in engines.iter().enumerate() {
+            if !chosen && i % engines.len() != e {
+                continue;
+            }
+            let table = match *table {
+                "mixed" => mixed,
+                "fixed" => fixed,
+                _ => parted,
+            };
             same_rows(major, table, &predicate, text, answer);
         }
     }

@@ -320,6 +320,9 @@ impl Scan {
         // System columns are the same everywhere.
         self.columns = self.parent.1.iter().map(|&index| map.get(index).copied().unwrap_or(index)).collect();
         self.plan = DeformPlan::new(&context.info.layout, &self.columns)?;
+        if let Some(filter) = &mut self.filter {
+            filter.move_to(&context, map)?;
+        }
         let pool = &context.engine.pool;
         let blocks = context.fork.blocks();
         let options = StreamOptions::new(pool.config(), pool.strategy_for(blocks));

@@ -145,6 +145,8 @@ pub(crate) struct PageFilter {
     plan: DeformPlan,
     /// What all must hold.
     parts: Vec<Node>,
+    /// The columns' attributes in the table that was named, and in the part of it that is scanned.
+    named: Vec<usize>,
     attributes: Vec<usize>,
     slots: PageColumns,
     detoaster: Detoaster<PoolChunks>,
@@ -178,7 +180,17 @@ impl PageFilter {
         parts.sort_by_key(cost);
         let detoaster = Detoaster::new(PoolChunks(Arc::clone(&context.toast)));
         let context = Arc::clone(context);
-        Ok(Self { context, plan, parts, attributes, slots: PageColumns::default(), detoaster, bits: Vec::new() })
+        let named = attributes.clone();
+        Ok(Self { context, plan, parts, named, attributes, slots: PageColumns::default(), detoaster, bits: Vec::new() })
+    }
+
+    /// Goes on in a partition or child, whose attributes `map` has for those of the table that was named. The types are
+    /// the same there.
+    pub(crate) fn move_to(&mut self, context: &Arc<TableContext>, map: &[usize]) -> Result<()> {
+        self.attributes = self.named.iter().map(|&index| map.get(index).copied().unwrap_or(index)).collect();
+        self.plan = DeformPlan::new(&context.info.layout, &self.attributes)?;
+        self.context = Arc::clone(context);
+        Ok(())
     }
 
     /// Whether no row can pass: nothing need be read.
