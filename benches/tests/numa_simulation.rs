@@ -87,9 +87,11 @@ fn many_clients_gain_by_placement_and_by_a_batched_hand() {
     assert!((1.6..2.3).contains(&gain), "interleaved against one node, published 1.8: {gain}");
     let gain = of(run(default(1), 1.6)) / of(run(UNDIVIDED, 1.6));
     assert!((1.2..1.9).contains(&gain), "partitioned against interleaved, published 1.31 to 1.38: {gain}");
-    let single = of(Run { hand_batch: 1, ..cases::concurrent_scans(TOY, &machine, UNDIVIDED, 128, 1.6) });
-    let batched = of(cases::concurrent_scans(TOY, &machine, UNDIVIDED, 128, 1.6));
-    assert!(batched > single, "batched {batched}, single {single}");
+    // Published for two sockets: 1.16 to 1.3. The model overstates it, because its threads do little else.
+    let machine = Machine::two_sockets();
+    let run = || cases::concurrent_scans(TOY, &machine, UNDIVIDED, 64, 1.6);
+    let gain = of(run()) / of(Run { hand_batch: 1, ..run() });
+    assert!((1.1..1.7).contains(&gain), "a hand that is moved in batches: {gain}");
 }
 
 #[test]
