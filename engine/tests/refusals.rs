@@ -117,7 +117,7 @@ fn a_server_that_died() {
 }
 
 #[test]
-fn a_cluster_that_was_not_shut_down() {
+fn h25_a_cluster_that_was_not_shut_down() {
     let crashed = snapshot("small-18", "crash");
     let data = text(&crashed.data_dir());
     refused(&["scan", &data, "vis_plain"], &["not shut down cleanly", "in production"]);

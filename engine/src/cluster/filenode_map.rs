@@ -122,7 +122,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn damage_is_noticed() {
+    fn h14_damage_is_noticed() {
         let good = map_bytes(15, &[(1259, 16_400), (1249, 1249)]);
         for at in 0..508 {
             let mut bytes = good.clone();
