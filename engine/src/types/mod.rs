@@ -27,7 +27,6 @@ mod resolve;
 mod tests;
 mod textsearch;
 
-#[cfg(feature = "arrow")]
 pub(crate) use numeric::Numeric;
 
 use crate::{
