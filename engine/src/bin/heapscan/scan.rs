@@ -1,6 +1,6 @@
 //! `heapscan scan`
 
-use crate::{args, open, report, say};
+use crate::{args, columnar, open, report, say};
 use heapscan::{
     Engine, Error, ErrorKind, Result, RowFormat, ScanBuilder, ScanStats, Table,
     aggregate::{self, AggregateCall},
@@ -17,6 +17,9 @@ use std::{
 
 pub(crate) fn run(args: &args::ScanArgs) -> Result<()> {
     let calls = args.agg.as_deref().map(aggregate::parse).transpose()?;
+    if let Some(kind) = columnar::Kind::of(args.format) {
+        check_columnar(kind, args)?;
+    }
     let columns = args.columns.as_deref().map(aggregate::parse_columns).transpose()?;
     let began = report::Clock::start();
     let engine = open(&args.cluster)?;
@@ -37,6 +40,11 @@ pub(crate) fn run(args: &args::ScanArgs) -> Result<()> {
     if let Some(limit) = args.limit {
         scan = scan.limit(limit);
     }
+    if calls.is_none() {
+        for note in scan.notes() {
+            say(&format!("heapscan: warning: {note}"));
+        }
+    }
     let progress = progress_bar(&table, args);
     let stats = match &calls {
         Some(calls) => aggregates(scan, calls, args, &progress)?,
@@ -53,13 +61,32 @@ pub(crate) fn run(args: &args::ScanArgs) -> Result<()> {
 }
 
 fn rows(scan: ScanBuilder, args: &args::ScanArgs, progress: &ProgressBar) -> Result<ScanStats> {
+    let mut out = output(args.output.as_deref())?;
+    if let Some(kind) = columnar::Kind::of(args.format) {
+        let mut done = |pages| progress.set_position(pages);
+        return columnar::write(scan, kind, &args.columnar, out, &mut done).map_err(|e| in_output(e, args));
+    }
     let format = match args.format {
-        args::RowFormat::Text => RowFormat::Text,
         args::RowFormat::Csv => RowFormat::Csv,
         args::RowFormat::Json => RowFormat::Json,
+        _ => RowFormat::Text,
     };
-    let mut out = output(args.output.as_deref())?;
     scan.write_rows_with(format, &mut out, &mut |pages| progress.set_position(pages)).map_err(|e| in_output(e, args))
+}
+
+/// What has no sense for the binary formats.
+fn check_columnar(kind: columnar::Kind, args: &args::ScanArgs) -> Result<()> {
+    let name = if kind == columnar::Kind::Arrow { "arrow" } else { "parquet" };
+    let usage = |message: &str, hint: &str| {
+        Err(Error::new(ErrorKind::Usage, format!("--format {name}: {message}")).with_hint(hint))
+    };
+    if args.agg.is_some() {
+        return usage("aggregates have no such form", "use text, csv or json with --agg");
+    }
+    if args.output.is_none() && io::stdout().is_terminal() {
+        return usage("standard output is a terminal", "name a file with --output, or redirect");
+    }
+    Ok(())
 }
 
 fn aggregates(
@@ -99,7 +126,8 @@ fn aggregates(
                 copy::csv_field(value.as_deref().map(str::as_bytes), single, &mut line);
             }
         }
-        args::RowFormat::Json => {
+        // Arrow and Parquet were refused before.
+        args::RowFormat::Json | args::RowFormat::Arrow | args::RowFormat::Parquet => {
             // Numbers stay texts here: a sum can have more digits than a JSON reader keeps.
             line.push(b'{');
             for (i, (call, value)) in calls.iter().zip(&result.values).enumerate() {
@@ -162,10 +190,10 @@ fn check_output(path: &Path, engine: &Engine, table: &Table) -> Result<()> {
     if same { refuse("it is a file of the table that is read") } else { Ok(()) }
 }
 
-fn output(path: Option<&Path>) -> Result<Box<dyn Write>> {
+fn output(path: Option<&Path>) -> Result<Box<dyn Write + Send>> {
     match path {
         Some(path) => Ok(Box::new(LateFile { path: path.to_owned(), file: None })),
-        None => Ok(Box::new(io::stdout().lock())),
+        None => Ok(Box::new(io::stdout())),
     }
 }
 

@@ -1,0 +1,127 @@
+//! Text of databases whose encoding is not UTF-8, converted as the server converts it for a client that asks for UTF-8.
+
+use encoding_rs::Encoding;
+
+/// How text of one server encoding becomes UTF-8.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Decoder {
+    /// Bytes 0x80 to 0x9f are the control characters of the same number, as ISO 8859 has them; the others are
+    /// converted, or are code points too (LATIN1).
+    Iso(Option<&'static Encoding>),
+    /// Converted as the encoding standard says.
+    Standard(&'static Encoding),
+}
+
+/// The names of `pg_enc` (`src/include/mb/pg_wchar.h`), by number.
+const NAMES: [&str; 35] = [
+    "SQL_ASCII",
+    "EUC_JP",
+    "EUC_CN",
+    "EUC_KR",
+    "EUC_TW",
+    "EUC_JIS_2004",
+    "UTF8",
+    "MULE_INTERNAL",
+    "LATIN1",
+    "LATIN2",
+    "LATIN3",
+    "LATIN4",
+    "LATIN5",
+    "LATIN6",
+    "LATIN7",
+    "LATIN8",
+    "LATIN9",
+    "LATIN10",
+    "WIN1256",
+    "WIN1258",
+    "WIN866",
+    "WIN874",
+    "KOI8R",
+    "WIN1251",
+    "WIN1252",
+    "ISO_8859_5",
+    "ISO_8859_6",
+    "ISO_8859_7",
+    "ISO_8859_8",
+    "WIN1250",
+    "WIN1253",
+    "WIN1254",
+    "WIN1255",
+    "WIN1257",
+    "KOI8U",
+];
+
+/// The name of a server encoding.
+pub(super) fn name(encoding: i32) -> &'static str {
+    usize::try_from(encoding).ok().and_then(|number| NAMES.get(number).copied()).unwrap_or("unknown")
+}
+
+impl Decoder {
+    /// The decoder for a server encoding; `None` for those that cannot be converted: `SQL_ASCII`, which says nothing
+    /// about its bytes, and some rare ones.
+    pub(super) fn new(encoding: i32) -> Option<Self> {
+        use encoding_rs as e;
+        Some(match encoding {
+            1 => Self::Standard(e::EUC_JP),
+            2 => Self::Standard(e::GBK),
+            3 => Self::Standard(e::EUC_KR),
+            8 => Self::Iso(None),
+            9 => Self::Iso(Some(e::ISO_8859_2)),
+            10 => Self::Iso(Some(e::ISO_8859_3)),
+            11 => Self::Iso(Some(e::ISO_8859_4)),
+            12 => Self::Iso(Some(e::WINDOWS_1254)),
+            13 => Self::Iso(Some(e::ISO_8859_10)),
+            14 => Self::Iso(Some(e::ISO_8859_13)),
+            15 => Self::Iso(Some(e::ISO_8859_14)),
+            16 => Self::Iso(Some(e::ISO_8859_15)),
+            17 => Self::Iso(Some(e::ISO_8859_16)),
+            18 => Self::Standard(e::WINDOWS_1256),
+            19 => Self::Standard(e::WINDOWS_1258),
+            20 => Self::Standard(e::IBM866),
+            21 => Self::Standard(e::WINDOWS_874),
+            22 => Self::Standard(e::KOI8_R),
+            23 => Self::Standard(e::WINDOWS_1251),
+            24 => Self::Standard(e::WINDOWS_1252),
+            25 => Self::Iso(Some(e::ISO_8859_5)),
+            26 => Self::Iso(Some(e::ISO_8859_6)),
+            27 => Self::Iso(Some(e::ISO_8859_7)),
+            28 => Self::Iso(Some(e::ISO_8859_8)),
+            29 => Self::Standard(e::WINDOWS_1250),
+            30 => Self::Standard(e::WINDOWS_1253),
+            31 => Self::Standard(e::WINDOWS_1254),
+            32 => Self::Standard(e::WINDOWS_1255),
+            33 => Self::Standard(e::WINDOWS_1257),
+            34 => Self::Standard(e::KOI8_U),
+            _ => return None,
+        })
+    }
+
+    /// Appends `text` as UTF-8. `false`: it has bytes that the encoding does not have.
+    pub(super) fn decode(self, text: &[u8], out: &mut Vec<u8>) -> bool {
+        let mut utf8 = [0; 4];
+        match self {
+            Self::Standard(encoding) => match encoding.decode_without_bom_handling_and_without_replacement(text) {
+                Some(text) => out.extend_from_slice(text.as_bytes()),
+                None => return false,
+            },
+            Self::Iso(encoding) => {
+                for &byte in text {
+                    let part = match (byte, encoding) {
+                        (0xa0.., Some(encoding)) => {
+                            match encoding.decode_without_bom_handling_and_without_replacement(&[byte]) {
+                                Some(text) => {
+                                    out.extend_from_slice(text.as_bytes());
+                                    continue;
+                                }
+                                None => return false,
+                            }
+                        }
+                        _ => char::from(byte).encode_utf8(&mut utf8),
+                    };
+                    out.extend_from_slice(part.as_bytes());
+                }
+            }
+        }
+        true
+    }
+}
