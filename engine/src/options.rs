@@ -1,5 +1,6 @@
 //! What a user can set, with PostgreSQL's names and defaults.
 
+use crate::pool::DEFAULT_IO_CONCURRENCY;
 use heapscan_io::IoConfig;
 use heapscan_placement::memory::HugePages;
 use std::{fmt, str::FromStr};
@@ -46,8 +47,7 @@ pub struct EngineOptions {
     pub shared_buffers: u64,
     /// Largest combined read in bytes (`io_combine_limit`). 128 kB; 1 MB at most.
     pub io_combine_limit: u64,
-    /// Reads that one scan keeps in flight (`effective_io_concurrency`). 32: a scan refills half of them at a time, and
-    /// 16 reads of 128 kB are what makes a system call cheap (PostgreSQL has 16 and a call for nearly every read).
+    /// Reads that one scan keeps in flight (`effective_io_concurrency`), [`DEFAULT_IO_CONCURRENCY`] by default.
     pub effective_io_concurrency: u32,
     /// Read past the page cache (`debug_io_direct = data`).
     pub io_direct: bool,
@@ -70,7 +70,7 @@ impl Default for EngineOptions {
             io: IoConfig::default(),
             shared_buffers: 128 << 20,
             io_combine_limit: 128 << 10,
-            effective_io_concurrency: 32,
+            effective_io_concurrency: DEFAULT_IO_CONCURRENCY,
             io_direct: false,
             io_uncached: false,
             huge_pages: HugePages::Try,

@@ -63,7 +63,7 @@ fn look_ahead_deepens_only_when_waits_block() {
         drain(&mut stream, 1).unwrap();
         let m = stream.metrics();
         assert_eq!(m.max_in_flight > 4, deep, "{when:?}: {m:?}");
-        assert!(m.max_in_flight <= 16, "{when:?}: {m:?}");
+        assert!(m.max_in_flight <= u64::from(heapscan::pool::DEFAULT_IO_CONCURRENCY), "{when:?}: {m:?}");
         assert_eq!(m.waits > 0, deep, "{when:?}: {m:?}");
         if deep {
             assert!(m.submits <= m.reads, "{m:?}");
@@ -82,7 +82,7 @@ fn several_reads_go_in_one_submit() {
     let m = stream.metrics();
     assert_eq!(m.reads, 400);
     assert!(m.submits * 3 < m.reads, "{m:?}");
-    assert_eq!(m.max_in_flight, 16);
+    assert_eq!(m.max_in_flight, u64::from(heapscan::pool::DEFAULT_IO_CONCURRENCY));
 }
 
 #[test]

@@ -328,6 +328,16 @@ impl IoMethod for FaultMethod {
         }
     }
 
+    fn submit_for_wait(&self, lane: usize, requests: &mut Vec<Request>) {
+        if let Some(inner) = self.inner() {
+            inner.submit_for_wait(lane, requests);
+        }
+    }
+
+    fn lost(&self, lane: usize) -> Option<&'static str> {
+        self.inner()?.lost(lane)
+    }
+
     fn reap(&self, lane: usize) -> usize {
         self.inner().map_or(0, |inner| inner.reap(lane))
     }

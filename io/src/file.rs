@@ -1,6 +1,7 @@
 //! Open data files.
 
 use crate::IoError;
+use nix::sys::statfs::{FUSE_SUPER_MAGIC, fstatfs};
 use std::{
     fs::{File, OpenOptions},
     io,
@@ -50,6 +51,8 @@ pub struct DataFile {
     /// O_DIRECT is set on `file`, whether it is still used so or not.
     o_direct: bool,
     uncached: AtomicBool,
+    /// See [`DataFile::is_unfit_for_rings`].
+    fuse: bool,
     alignment: DirectAlignment,
     note: Mutex<Option<String>>,
 }
@@ -69,6 +72,7 @@ impl DataFile {
             return Err(wrap("open")(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file")));
         }
         let mut opened = Self::from_file(file, path, metadata.len());
+        opened.fuse = fstatfs(&opened.file).is_ok_and(|system| system.filesystem_type() == FUSE_SUPER_MAGIC);
         // io_uring answers EAGAIN for reads of files in non-blocking mode.
         sys::set_status_flags(&opened.file, 0).map_err(wrap("fcntl"))?;
         if options.direct {
@@ -94,6 +98,7 @@ impl DataFile {
             direct: AtomicBool::new(false),
             o_direct: false,
             uncached: AtomicBool::new(false),
+            fuse: false,
             alignment: DirectAlignment { memory: ALIGN_UNKNOWN, offset: ALIGN_UNKNOWN },
             note: Mutex::new(None),
         }
@@ -150,6 +155,26 @@ impl DataFile {
     /// Whether reads leave nothing in the page cache (`RWF_DONTCACHE`).
     pub fn is_uncached(&self) -> bool {
         self.uncached.load(Ordering::Relaxed)
+    }
+
+    /// Whether io_uring may read other bytes of it than it was asked for. On FUSE a file can be past the page cache by
+    /// its server's wish (FOPEN_DIRECT_IO), which nobody is told. When such a read comes back short, the kernel's
+    /// io_read() goes on by itself, but from the offset where it began: fuse_direct_read_iter() does not advance that of
+    /// an asynchronous request (seen on Linux 6.18 with a server without FUSE_ASYNC_DIO).
+    #[cfg_attr(not(any(feature = "io_uring", feature = "tokio_uring")), expect(dead_code, reason = "only rings ask"))]
+    pub(crate) fn is_unfit_for_rings(&self) -> bool {
+        self.fuse
+    }
+
+    /// Remembers that it is read by blocking calls for that reason.
+    #[cfg_attr(not(any(feature = "io_uring", feature = "tokio_uring")), expect(dead_code, reason = "only rings tell"))]
+    pub(crate) fn note_unfit_for_rings(&self) {
+        let mut note = self.note.lock().unwrap_or_else(PoisonError::into_inner);
+        note.get_or_insert_with(|| {
+            "on FUSE, where io_uring can misplace what follows a short read: read by blocking calls; worker reads ahead \
+             there"
+                .to_owned()
+        });
     }
 
     /// Alignment of direct reads; a guess (512 bytes) where the kernel does not say.

@@ -1,6 +1,7 @@
 //! What is asked of a method, and what comes back.
 
 use crate::{DataFile, ReadError};
+use smallvec::SmallVec;
 use std::{ptr::NonNull, sync::Arc, time::Duration};
 
 /// A contiguous piece of memory that a read fills.
@@ -17,7 +18,8 @@ pub struct Segment {
 pub struct Request {
     pub(crate) file: Arc<DataFile>,
     pub(crate) offset: u64,
-    pub(crate) segments: Vec<Segment>,
+    /// A combined read into neighbouring frames is one segment, two where a ring of frames begins anew.
+    pub(crate) segments: SmallVec<[Segment; 4]>,
     pub(crate) tag: u64,
 }
 
@@ -35,8 +37,13 @@ mod fence {
         /// # Safety
         /// From now until the [`Completer`] was called with this tag, every segment must be valid for writes and must
         /// not be read or written by anybody else, whatever happens to the thread that made the request.
-        pub unsafe fn new(file: Arc<DataFile>, offset: u64, segments: Vec<Segment>, tag: u64) -> Self {
-            Self { file, offset, segments, tag }
+        pub unsafe fn new(
+            file: Arc<DataFile>,
+            offset: u64,
+            segments: impl IntoIterator<Item = Segment>,
+            tag: u64,
+        ) -> Self {
+            Self { file, offset, segments: segments.into_iter().collect(), tag }
         }
     }
 }

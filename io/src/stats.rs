@@ -55,6 +55,8 @@ counters! {
     inline_cached,
     /// System calls (or queue operations) that submitted.
     submits,
+    /// `io_uring`: `io_uring_enter` calls, to submit, to wait, or both.
+    enters,
     /// Waits that blocked.
     waits,
     /// Time spent in submitting, in nanoseconds; with `sync` and for page-cache hits of `io_uring` this is the reading itself.

@@ -10,6 +10,7 @@ use crate::{
     latency::Latencies,
     stats::{Counters, add},
 };
+use smallvec::SmallVec;
 use std::{
     os::fd::RawFd,
     sync::{Arc, atomic::Ordering},
@@ -61,7 +62,7 @@ pub(crate) struct Transfer {
     request: Request,
     total: usize,
     done: usize,
-    iovecs: Vec<libc::iovec>,
+    iovecs: SmallVec<[libc::iovec; 4]>,
     operation: Operation,
     injected: Injected,
     refusals: u32,
@@ -120,7 +121,7 @@ impl Transfer {
             total: request.len(),
             request,
             done: 0,
-            iovecs: Vec::new(),
+            iovecs: SmallVec::new(),
             operation,
             injected: Injected::Nothing,
             refusals: 0,
@@ -153,8 +154,8 @@ impl Transfer {
         self.request.offset.saturating_add(self.done as u64)
     }
 
-    /// The next operation; `None` when there is nothing to ask (see [`Transfer::finish`]). The iovecs stay where they
-    /// are in memory until the next call, also when the transfer is moved.
+    /// The next operation; `None` when there is nothing to ask (see [`Transfer::finish`]). The iovecs stay as they are
+    /// until the next call; where they are in memory changes when the transfer is moved.
     pub(crate) fn prepare(&mut self, core: &Core) -> Option<Operation> {
         if self.done == self.total || self.error.is_some() {
             return None;

@@ -3,6 +3,7 @@
 use super::metrics::Booked;
 use crate::RelationFork;
 use crossbeam_utils::CachePadded;
+use smallvec::SmallVec;
 use std::{
     path::PathBuf,
     sync::{
@@ -15,13 +16,16 @@ use std::{
 const SHARD_BITS: u32 = 4;
 const SLOT_BITS: u32 = 28;
 
+/// The frames of one read in block order; no allocation for reads of up to 16 blocks, the default limit.
+pub(crate) type FrameList = SmallVec<[u32; 16]>;
+
 /// One read: which blocks go to which frames, and to whom it is booked. It keeps the relation's files open.
 #[derive(Debug)]
 pub(crate) struct Op {
     pub(crate) fork: Arc<RelationFork>,
     /// Relation id in the upper half, first block in the lower.
     pub(crate) tag: u64,
-    pub(crate) frames: Vec<u32>,
+    pub(crate) frames: FrameList,
     pub(crate) booked: Arc<Booked>,
     pub(crate) started: Instant,
 }
@@ -143,7 +147,7 @@ mod tests {
         let op = |block: u64| Op {
             fork: Arc::clone(&fork),
             tag: 5 << 32 | block,
-            frames: vec![0],
+            frames: FrameList::from_slice(&[0]),
             booked: Arc::default(),
             started: Instant::now(),
         };

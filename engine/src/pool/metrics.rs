@@ -77,6 +77,7 @@ impl ReadMetrics {
 /// What only the completion of a read knows, booked to whoever asked for the read, by whichever thread saw its end.
 #[derive(Debug, Default)]
 pub(crate) struct Booked {
+    ended: AtomicU64,
     bytes: AtomicU64,
     retries: AtomicU64,
     latency_nanos: AtomicU64,
@@ -85,10 +86,16 @@ pub(crate) struct Booked {
 
 impl Booked {
     pub(crate) fn book(&self, bytes: u64, retries: u32, latency: Duration, failed_blocks: u64) {
+        self.ended.fetch_add(1, Ordering::Relaxed);
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
         self.retries.fetch_add(u64::from(retries), Ordering::Relaxed);
         self.latency_nanos.fetch_add(nanos(latency), Ordering::Relaxed);
         self.failed_blocks.fetch_add(failed_blocks, Ordering::Relaxed);
+    }
+
+    /// Requests that ended.
+    pub(crate) fn ended(&self) -> u64 {
+        self.ended.load(Ordering::Relaxed)
     }
 
     pub(crate) fn add_to(&self, metrics: &mut ReadMetrics) {

@@ -19,7 +19,7 @@ mod strategy;
 mod sync;
 mod wait;
 
-pub use config::PoolConfig;
+pub use config::{DEFAULT_IO_CONCURRENCY, PoolConfig};
 pub use inflight::OutstandingRead;
 pub use metrics::{PoolMetrics, ReadMetrics};
 pub use page::PinnedPage;
@@ -31,6 +31,7 @@ pub(crate) use partition::NO_FRAME;
 pub(crate) use shared::{Asker, Session, Started, lock};
 pub(crate) use state::FrameState;
 pub(crate) use strategy::Ring;
+pub(crate) use wait::Handed;
 
 use crate::{Error, ErrorKind, RelationFork, Result};
 use heapscan_io::{Completer, IoMethod, LatencySummary, MemoryRegistration};

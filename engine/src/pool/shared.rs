@@ -4,7 +4,7 @@
 //! every read into it.
 
 use super::{
-    inflight::{InFlight, Op},
+    inflight::{FrameList, InFlight, Op},
     mapping::{Inserted, MappingTable},
     metrics::{Booked, ReadMetrics},
     partition::{Frames, NO_FRAME, Victim},
@@ -14,7 +14,9 @@ use super::{
 use crate::{Error, ErrorKind, RelationFork, Result};
 use crossbeam_utils::CachePadded;
 use heapscan_io::{Completer, Completion, Request, Segment};
+use smallvec::SmallVec;
 use std::{
+    cell::Cell,
     collections::HashMap,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, Weak,
@@ -22,6 +24,11 @@ use std::{
     },
     time::Instant,
 };
+
+thread_local! {
+    /// Memory of [`Shared::claim`], kept from one read to the next.
+    static VICTIMS: Cell<Vec<Victim>> = const { Cell::new(Vec::new()) };
+}
 
 /// A fork that was registered with a pool; valid in that pool only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -128,7 +135,7 @@ pub(crate) enum Started {
     /// Somebody (perhaps the asker) is reading it.
     Joined(u32),
     /// A read of this and the following blocks was staged; the frames are in block order.
-    Read(Vec<u32>),
+    Read(FrameList),
     /// No frame can be had now.
     NoFrame,
 }
@@ -217,7 +224,7 @@ impl Shared {
         if victims.is_empty() {
             return Ok(Started::NoFrame);
         }
-        let mut inserted = Vec::with_capacity(victims.len());
+        let mut inserted = FrameList::new();
         let mut exists = None;
         for (i, &frame) in victims.iter().enumerate() {
             let descriptor = self.frames.descriptor(frame);
@@ -270,8 +277,8 @@ impl Shared {
     }
 
     /// Claims up to `want` frames, from the ring if there is one, then from the pool, and takes them out of the mapping.
-    fn claim(&self, want: usize, ring: &mut Option<Ring>, metrics: &mut ReadMetrics) -> Result<Vec<u32>> {
-        let mut victims = Vec::with_capacity(want);
+    fn claim(&self, want: usize, ring: &mut Option<Ring>, metrics: &mut ReadMetrics) -> Result<FrameList> {
+        let mut victims = VICTIMS.take();
         if let Some(ring) = ring {
             metrics.ring_reuses += ring.claim(&self.frames, want, &mut victims) as u64;
         }
@@ -279,7 +286,7 @@ impl Shared {
         if victims.len() < want {
             self.frames.sweep(want, &mut victims);
         }
-        let mut claimed = Vec::with_capacity(victims.len());
+        let mut claimed = FrameList::new();
         let mut failed = None;
         for (i, &Victim { frame, was }) in victims.iter().enumerate() {
             let core = &self.frames.descriptor(frame).core;
@@ -301,6 +308,8 @@ impl Shared {
                 }
             }
         }
+        victims.clear();
+        VICTIMS.set(victims);
         match failed {
             Some(error) if claimed.is_empty() => Err(error),
             _ => Ok(claimed),
@@ -337,7 +346,7 @@ mod fence {
         /// The request of a read into `frames`, all of which this read has just put in IO.
         pub(super) fn request(&self, location: crate::Location, frames: &[u32], tag: u64) -> Request {
             let block = self.frames.block_size();
-            let mut segments: Vec<Segment> = Vec::with_capacity(1);
+            let mut segments: SmallVec<[Segment; 4]> = SmallVec::new();
             let mut last = NO_FRAME;
             for &frame in frames {
                 match segments.last_mut() {

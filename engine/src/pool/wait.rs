@@ -11,6 +11,7 @@ use super::{
 use crate::{Error, ErrorKind, RelationFork, Result};
 use heapscan_io::{IoMethod, Request};
 use std::{
+    cell::Cell,
     sync::atomic::Ordering,
     time::{Duration, Instant},
 };
@@ -18,8 +19,25 @@ use std::{
 /// A wait is cut into pieces of this length, so that a wait that began before the read was submitted sees it too.
 const WAIT_SLICE: Duration = Duration::from_millis(100);
 
+/// Reads of a lane that lost some are waited for this long: those that the kernel had taken before still end.
+const LOST_PATIENCE: Duration = Duration::from_secs(1);
+
 /// A block whose joined read failed is asked for again this often in all.
 const ATTEMPTS: u32 = 3;
+
+thread_local! {
+    /// Memory of [`BufferPool::acquire`], kept from one read to the next.
+    static STAGED: Cell<Vec<Request>> = const { Cell::new(Vec::new()) };
+}
+
+/// Whether the reads that one waits for may still be in the queue of the method.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Handed {
+    /// No: all were submitted.
+    Over,
+    /// Yes: by [`BufferPool::submit_for_wait`], and they were not done a moment ago.
+    Queued,
+}
 
 /// Counts a stream among those who starve.
 struct Starving<'a> {
@@ -52,7 +70,27 @@ impl BufferPool {
         metrics.submit_nanos += nanos(start.elapsed());
     }
 
-    /// Waits until no read into the pinned frame is in flight. Returns whether it really had to wait.
+    /// The same, by somebody who then calls [`wait_io`](Self::wait_io) or [`hand_over`](Self::hand_over). Direct reads may
+    /// stay queued until then; reads from the page cache are over when submitting is, and there is nothing to wait for.
+    pub(crate) fn submit_for_wait(&self, lane: usize, staged: &mut Vec<Request>, metrics: &mut ReadMetrics) -> Handed {
+        if !staged.last().is_some_and(|request| request.file().is_direct()) {
+            self.submit(lane, staged, metrics);
+            return Handed::Over;
+        }
+        let start = Instant::now();
+        self.method.submit_for_wait(lane, staged);
+        metrics.submits += 1;
+        metrics.submit_nanos += nanos(start.elapsed());
+        Handed::Queued
+    }
+
+    /// Submits what was queued for a wait that was not needed after all.
+    pub(crate) fn hand_over(&self, lane: usize) {
+        self.method.submit(lane, &mut Vec::new());
+    }
+
+    /// Waits until no read into the pinned frame is in flight. Returns whether it really had to wait. `together`: how
+    /// many reads that end at about the same time the caller can use.
     ///
     /// # Errors
     /// `Method` if the read does not end within the stall timeout.
@@ -61,27 +99,50 @@ impl BufferPool {
         pin: &Pin,
         fork: &RelationFork,
         block: u32,
+        handed: Handed,
+        together: u32,
         metrics: &mut ReadMetrics,
     ) -> Result<bool> {
         let done = || pin.state() != FrameState::InIo;
-        if done() {
-            return Ok(false);
-        }
         // Any thread may reap any lane: the one who asked for this read may have stopped consuming.
         let lane = self.shared.lane_of(pin.frame());
-        self.method.reap(lane);
         if done() {
+            if handed == Handed::Queued {
+                self.hand_over(lane);
+            }
             return Ok(false);
+        }
+        if handed == Handed::Over {
+            self.method.reap(lane);
+            if done() {
+                return Ok(false);
+            }
         }
         let start = Instant::now();
         let limit = self.config.stall_timeout;
-        while !done() && start.elapsed() < limit {
-            self.method.wait(lane, &done, WAIT_SLICE.min(limit.saturating_sub(start.elapsed())));
+        let mut lost = None;
+        // At least once: that hands over what is queued.
+        loop {
+            let slice = WAIT_SLICE.min(limit.saturating_sub(start.elapsed()));
+            self.method.wait_together(lane, &done, slice, together);
+            if done() || start.elapsed() >= limit {
+                break;
+            }
+            lost = self.method.lost(lane).filter(|_| start.elapsed() >= LOST_PATIENCE);
+            if lost.is_some() {
+                break;
+            }
         }
         metrics.waits += 1;
         metrics.wait_nanos += nanos(start.elapsed());
         if done() {
             return Ok(true);
+        }
+        if let Some(why) = lost {
+            return Err(Error::new(ErrorKind::Method, format!("its read was lost: {why}"))
+                .with_path(fork.path_of(block))
+                .with_block(block)
+                .with_hint("open io_uring without sqpoll, or allow io_uring_enter in the filter"));
         }
         let outstanding = self.shared.in_flight.outstanding();
         let oldest = outstanding.first().map_or_else(String::new, |read| {
@@ -111,11 +172,25 @@ impl BufferPool {
         ring: &mut Option<Ring>,
         metrics: &mut ReadMetrics,
     ) -> Result<PinnedPage> {
-        let mut staged = Vec::new();
+        let mut staged = STAGED.take();
+        let result = self.acquire_staging(asker, block, ring, &mut staged, metrics);
+        staged.clear();
+        STAGED.set(staged);
+        result
+    }
+
+    fn acquire_staging(
+        &self,
+        asker: &Asker<'_>,
+        block: u32,
+        ring: &mut Option<Ring>,
+        staged: &mut Vec<Request>,
+        metrics: &mut ReadMetrics,
+    ) -> Result<PinnedPage> {
         let mut attempt = 1;
         let mut starving = None;
         loop {
-            let started = self.shared.start_read(asker, block, 1, ring, &mut staged, metrics)?;
+            let started = self.shared.start_read(asker, block, 1, ring, staged, metrics)?;
             let (frame, own) = match started {
                 Started::Hit(frame) => (frame, false),
                 Started::Joined(frame) => (frame, false),
@@ -129,8 +204,8 @@ impl BufferPool {
                 }
             };
             let pin = Pin::adopt(asker.session, frame);
-            self.submit(asker.lane, &mut staged, metrics);
-            self.wait_io(&pin, asker.fork, block, metrics)?;
+            let handed = self.submit_for_wait(asker.lane, staged, metrics);
+            self.wait_io(&pin, asker.fork, block, handed, 1, metrics)?;
             if pin.state() == FrameState::Failed {
                 if own || attempt == ATTEMPTS {
                     return Err(self.shared.failure(frame).to_error(asker.fork, block));

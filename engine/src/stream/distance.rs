@@ -10,6 +10,8 @@ pub(super) struct Distance {
     ahead: u32,
     combine_limit: u32,
     asynchronous: bool,
+    /// Reads go past the page cache: see [`Distance::read_consumed`].
+    direct: bool,
     /// Hits to see before the distances shrink.
     hold_off: u32,
 }
@@ -18,7 +20,7 @@ impl Distance {
     pub(super) fn new(combine_limit: u32, asynchronous: bool, full: bool) -> Self {
         let start = if full { combine_limit } else { 1 };
         let ahead = if asynchronous { start } else { 1 };
-        Self { combine: start, ahead, combine_limit, asynchronous, hold_off: 0 }
+        Self { combine: start, ahead, combine_limit, asynchronous, direct: false, hold_off: 0 }
     }
 
     pub(super) fn combine(&self) -> u32 {
@@ -29,11 +31,28 @@ impl Distance {
         self.ahead
     }
 
+    pub(super) fn is_direct(&self) -> bool {
+        self.direct
+    }
+
+    /// Whether the stream's reads go past the page cache.
+    pub(super) fn set_direct(&mut self, direct: bool) {
+        self.direct = direct;
+    }
+
     /// A read that the stream had asked for was consumed; `blocked`: it had to be waited for. `cap`: pins that the
     /// stream may have. Looking ahead pays only if a wait really blocked and reads do run by themselves.
+    ///
+    /// Direct reads that come in time still let it grow by a read each, never faster than the stream consumes: several
+    /// of them then go to the kernel in one call. Reads from the page cache gain nothing by that and would leave the
+    /// processor's cache.
     pub(super) fn read_consumed(&mut self, blocked: bool, cap: u32) {
+        let full = self.combine == self.combine_limit;
         self.combine = self.combine.saturating_mul(2).min(self.combine_limit).min(cap).max(1);
         self.blocked(blocked, cap);
+        if full && !blocked && self.asynchronous && self.direct {
+            self.ahead = self.ahead.saturating_add(self.combine).min(cap).max(1);
+        }
         self.hold_off = cap;
     }
 
@@ -89,6 +108,23 @@ mod tests {
         sync.read_consumed(true, 272);
         assert_eq!((sync.combine(), sync.ahead()), (2, 1));
         assert_eq!(Distance::new(16, true, true).combine(), 16);
+    }
+
+    #[test]
+    fn direct_reads_in_time_let_it_grow_as_fast_as_it_consumes() {
+        let mut distance = Distance::new(16, true, false);
+        distance.set_direct(true);
+        let mut consumed = 0;
+        for _ in 0..20 {
+            consumed += distance.combine();
+            distance.read_consumed(false, 272);
+            assert!(distance.ahead() <= consumed.max(1), "{} after {consumed}", distance.ahead());
+        }
+        assert_eq!(distance.ahead(), 16 * 16 + 1);
+        let mut sync = Distance::new(16, false, true);
+        sync.set_direct(true);
+        sync.read_consumed(false, 272);
+        assert_eq!(sync.ahead(), 1);
     }
 
     #[test]

@@ -46,7 +46,7 @@ const EIGHT: u64 = 100_000_000;
 /// halves of halves.
 #[inline(always)]
 fn eight(n: u64) -> u64 {
-    let quads = n / 10_000 | (n % 10_000) << 32;
+    let quads = (n / 10_000) | ((n % 10_000) << 32);
     // Multiplying by 10486 / 2^20 divides a number below 10,000 by 100, by 103 / 2^10 one below 100 by 10.
     let high = (quads * 10_486) >> 20 & 0x0000_007f_0000_007f;
     let pairs = high | (quads - high * 100) << 16;

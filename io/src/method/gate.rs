@@ -46,6 +46,11 @@ impl Gate {
         holds
     }
 
+    /// Whether somebody sleeps here; a hint.
+    pub(crate) fn has_waiters(&self) -> bool {
+        self.waiters.load(Ordering::Relaxed) > 0
+    }
+
     /// Tells waiters to look again. Call after the change.
     pub(crate) fn notify(&self) {
         fence(Ordering::SeqCst);

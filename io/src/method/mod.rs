@@ -62,6 +62,12 @@ pub trait IoMethod: Send + Sync {
     /// this call (by `sync` all of them). Blocks for room when the lane is full, delivering completions meanwhile.
     fn submit(&self, lane: usize, requests: &mut Vec<Request>);
 
+    /// As [`submit`](Self::submit), by somebody who is going to wait on the lane next: submitting and waiting can be one
+    /// system call then. If he does not wait after all, he calls `submit` without requests.
+    fn submit_for_wait(&self, lane: usize, requests: &mut Vec<Request>) {
+        self.submit(lane, requests);
+    }
+
     /// Delivers the completions that are ready, without blocking and, where it can be had, without a system call.
     fn reap(&self, lane: usize) -> usize;
 
@@ -69,6 +75,19 @@ pub trait IoMethod: Send + Sync {
     ///
     /// `done` must depend on completions of this lane only; it is called under a lock and must not call the method.
     fn wait(&self, lane: usize, done: &dyn Fn() -> bool, timeout: Duration) -> WaitOutcome;
+
+    /// As [`wait`](Self::wait), by somebody who can use `together` completions at a time: they may then be waited for
+    /// together for a few milliseconds, which saves system calls and wake-ups.
+    fn wait_together(&self, lane: usize, done: &dyn Fn() -> bool, timeout: Duration, together: u32) -> WaitOutcome {
+        let _ = together;
+        self.wait(lane, done, timeout)
+    }
+
+    /// Why what is in flight on the lane can never end, if it is known that it cannot.
+    fn lost(&self, lane: usize) -> Option<&'static str> {
+        let _ = lane;
+        None
+    }
 
     /// What it did so far; all zero for a method that does not count.
     fn stats(&self) -> IoStats {
@@ -94,5 +113,17 @@ pub trait IoMethod: Send + Sync {
     unsafe fn register_memory(&self, memory: &[Segment]) -> MemoryRegistration {
         let _ = memory;
         MemoryRegistration::Plain(format!("{} does not register memory", self.name()))
+    }
+}
+
+/// Takes out the requests whose files a ring must not read, and reads them here, by blocking calls.
+#[cfg(any(feature = "io_uring", feature = "tokio_uring"))]
+fn read_unfit_here(requests: &mut Vec<Request>, core: &crate::transfer::Core) {
+    for request in requests.extract_if(.., |request| request.file.is_unfit_for_rings()) {
+        request.file.note_unfit_for_rings();
+        let mut transfer = crate::transfer::Transfer::new(request);
+        crate::stats::add(&core.counters.blocking_reads, 1);
+        transfer.run(core, crate::transfer::Step::Ask);
+        transfer.finish(core);
     }
 }

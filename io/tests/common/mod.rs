@@ -125,7 +125,7 @@ impl Board {
         let base = NonNull::new(unsafe { std::alloc::alloc(layout) }).expect("memory");
         // SAFETY: just allocated with that size.
         unsafe { base.as_ptr().write_bytes(CANARY, len) };
-        let segments = (0..len)
+        let segments: Vec<Segment> = (0..len)
             .step_by(piece)
             // SAFETY: within the allocation.
             .map(|at| Segment { ptr: unsafe { base.add(at) }, len: piece.min(len - at) })

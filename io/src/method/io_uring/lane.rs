@@ -19,13 +19,13 @@ use crate::{
     stats::{add, add_time},
     transfer::{Core, Operation, Step, Transfer},
 };
-use io_uring::{EnterFlags, IoUring, opcode, squeue, types};
+use io_uring::{IoUring, opcode, squeue, types};
 use std::{
     collections::VecDeque,
     io,
     sync::{
         Mutex, MutexGuard, OnceLock, PoisonError,
-        atomic::{AtomicBool, AtomicUsize, Ordering, fence},
+        atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence},
     },
     time::{Duration, Instant},
 };
@@ -49,11 +49,11 @@ pub(super) struct LaneSettings {
 }
 
 /// Entries that were pushed and that the kernel has not taken yet, oldest first.
-type Queued = VecDeque<Ticket>;
+pub(super) type Queued = VecDeque<Ticket>;
 
 pub(super) struct Lane {
     pub(super) ring: IoUring,
-    settings: LaneSettings,
+    pub(super) settings: LaneSettings,
     slots: Mutex<Slots>,
     queue: Mutex<Queued>,
     /// Empty: not registered.
@@ -71,74 +71,20 @@ pub(super) struct Lane {
     broken: AtomicBool,
     /// Cancelled reads are not asked again.
     closing: AtomicBool,
+    /// What was queued for a kernel thread that sleeps and that nobody may wake: it never ends.
+    lost: AtomicBool,
+    /// Completions to sleep for together; see [`Lane::want`].
+    batch: AtomicU32,
     stall_reported: AtomicBool,
 }
 
+/// Most completions to sleep for together.
+const BATCH_MAX: u32 = 32;
+/// For how long. It bounds how late others learn of completions that came meanwhile.
+const BATCH_WAIT: Duration = Duration::from_millis(5);
+
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-#[allow(unsafe_code, reason = "the shared ring: raw entries, raw queues, raw io_uring_enter")]
-mod raw {
-    use super::*;
-
-    impl Lane {
-        /// Pushes under the lock of the queue. Only a ring with a polling kernel thread can be full here: there are no
-        /// more operations than slots, and no more slots than entries.
-        pub(super) fn push(&self, queue: &mut Queued, ticket: Ticket, entry: &squeue::Entry) {
-            loop {
-                // SAFETY: `queue` is the content of the lock that everybody takes who touches the submission queue.
-                let mut submission = unsafe { self.ring.submission_shared() };
-                // SAFETY: memory, iovecs and file of the entry belong to a transfer that is in a slot and stays there
-                // until the completion of this entry was seen, or is leaked (`Lane::close`).
-                if unsafe { submission.push(entry) }.is_ok() {
-                    break;
-                }
-                drop(submission);
-                // The kernel's thread has not fetched yet; EINTR and the like only mean to look again.
-                let _ = self.ring.submitter().squeue_wait();
-            }
-            queue.push_back(ticket);
-        }
-
-        /// Has the kernel take `count` queued entries.
-        pub(super) fn enter_submit(&self, count: usize) -> io::Result<usize> {
-            if self.settings.sqpoll {
-                return self.ring.submitter().submit();
-            }
-            let flags = if self.settings.iopoll { EnterFlags::GETEVENTS } else { EnterFlags::empty() };
-            // SAFETY: no argument is passed; the entries were pushed under the conditions given there.
-            unsafe { self.ring.submitter().enter::<libc::sigset_t>(count as u32, 0, flags.bits(), None) }
-        }
-
-        /// Sleeps until a completion is there, as the leader.
-        pub(super) fn enter_wait(&self, timeout: Duration, want: u32) -> io::Result<usize> {
-            let limit = types::Timespec::from(timeout);
-            let arguments = types::SubmitArgs::new().timespec(&limit);
-            let mut flags = EnterFlags::GETEVENTS | EnterFlags::EXT_ARG;
-            if self.ring.params().is_feature_no_iowait() {
-                // Waiting here is not what an operator understands by iowait.
-                flags |= EnterFlags::NO_IOWAIT;
-            }
-            // SAFETY: with EXT_ARG the argument is an io_uring_getevents_arg, which SubmitArgs is transparent over; it
-            // and the timespec live until the call returns. Nothing is submitted: entries of others are not ours.
-            unsafe { self.ring.submitter().enter(0, want, flags.bits(), Some(&arguments)) }
-        }
-
-        /// Takes up to `N` completions from the queue, as the leader.
-        pub(super) fn take_completions<const N: usize>(&self, into: &mut [(Ticket, i32); N]) -> usize {
-            // SAFETY: only the leader calls this, and there is one leader.
-            let mut completion = unsafe { self.ring.completion_shared() };
-            let mut count = 0;
-            while count < N
-                && let Some(entry) = completion.next()
-            {
-                into[count] = (Ticket(entry.user_data()), entry.result());
-                count += 1;
-            }
-            count
-        }
-    }
 }
 
 impl Lane {
@@ -157,6 +103,8 @@ impl Lane {
             bound,
             broken: AtomicBool::new(false),
             closing: AtomicBool::new(false),
+            lost: AtomicBool::new(false),
+            batch: AtomicU32::new(BATCH_MAX / 2),
             stall_reported: AtomicBool::new(false),
         }
     }
@@ -165,10 +113,11 @@ impl Lane {
         self.in_flight.load(Ordering::SeqCst)
     }
 
-    pub(super) fn submit(&self, requests: &mut Vec<Request>, core: &Core) {
+    /// Takes all requests. With `hold` they may stay in the queue for the wait that the caller is going to make; whoever
+    /// else waits meanwhile hands them over too.
+    pub(super) fn submit(&self, requests: &mut Vec<Request>, hold: bool, core: &Core) {
         let began = Instant::now();
         let mut requests = requests.drain(..).peekable();
-        let mut batch = Vec::new();
         while requests.peek().is_some() {
             if self.broken.load(Ordering::Relaxed) {
                 for request in requests.by_ref() {
@@ -177,59 +126,70 @@ impl Lane {
                 }
                 break;
             }
-            self.fill(&mut requests, &mut batch, core);
-            if batch.is_empty() {
+            if !self.fill(&mut requests, core) {
                 // No room: wait as anybody waits, until the next completion.
-                self.wait(&|| self.in_flight() < self.bound, Duration::from_secs(3600), core);
-            } else {
-                self.push_all(&mut batch, core);
+                let together = self.bound as u32 / 2;
+                self.wait(&|| self.in_flight() < self.bound, Duration::from_secs(3600), together, core);
             }
+        }
+        if self.queued.load(Ordering::SeqCst) > 0 {
+            if !hold || self.settings.sqpoll {
+                self.flush(core);
+            }
+            // Somebody may wait who found nothing in flight, and must now become the leader.
+            self.gate.notify();
         }
         add_time(&core.counters.submit_nanos, began);
     }
 
-    /// Gives slots to as many requests as there is room for.
-    fn fill(
-        &self,
-        requests: &mut std::iter::Peekable<std::vec::Drain<'_, Request>>,
-        batch: &mut Vec<(Ticket, squeue::Entry)>,
-        core: &Core,
-    ) {
+    /// Gives slots to as many requests as there is room for, and queues their entries. Whether there was any room.
+    fn fill(&self, requests: &mut std::iter::Peekable<std::vec::Drain<'_, Request>>, core: &Core) -> bool {
+        // Rarely filled: reads that ended before they began, or that the ring does not take.
         let mut ended = Vec::new();
+        let mut any = false;
+        let mut queue = lock(&self.queue);
         let mut slots = lock(&self.slots);
         while requests.peek().is_some() {
             let Some(slot) = slots.claim() else { break };
+            any = true;
             let Some(request) = requests.next() else { break };
             let count = self.in_flight.fetch_add(1, Ordering::SeqCst) + 1;
             core.note_in_flight(count as u64);
             let mut transfer = Transfer::new(request);
             match transfer.prepare(core) {
-                Some(operation) => batch.push(self.place(&mut slots, slot, transfer, operation)),
-                None => {
-                    slots.release(slot);
-                    self.in_flight.fetch_sub(1, Ordering::SeqCst);
-                    ended.push(transfer);
+                Some(operation) => {
+                    if let Some(refused) = self.place(&mut queue, &mut slots, slot, transfer, operation) {
+                        ended.push((slot, refused, Step::Block));
+                    }
                 }
+                None => ended.push((slot, transfer, Step::Done)),
             }
         }
         drop(slots);
-        if !ended.is_empty() {
-            ended.into_iter().for_each(|transfer| transfer.finish(core));
+        self.queued.store(queue.len(), Ordering::SeqCst);
+        drop(queue);
+        for (slot, mut transfer, step) in ended {
+            transfer.run(core, step);
+            self.free(slot);
+            transfer.finish(core);
             self.gate.notify();
         }
+        any
     }
 
-    /// Puts a prepared transfer into its slot and makes the entry for it.
+    /// Puts a prepared transfer into its slot, where it stays until its completion, and queues its entry. Gives it back
+    /// if the ring does not take it. The order of the locks is: queue, slots.
     fn place(
         &self,
+        queue: &mut Queued,
         slots: &mut Slots,
         slot: usize,
         transfer: Transfer,
         operation: Operation,
-    ) -> (Ticket, squeue::Entry) {
-        let entry = self.entry(&transfer, operation);
-        let ticket = slots.put(slot, transfer);
-        (ticket, entry.user_data(ticket.0))
+    ) -> Option<Transfer> {
+        let (ticket, transfer) = slots.put(slot, transfer);
+        let entry = self.entry(transfer, operation).user_data(ticket.0);
+        if self.push(queue, ticket, &entry) { None } else { slots.take(ticket) }
     }
 
     fn entry(&self, transfer: &Transfer, operation: Operation) -> squeue::Entry {
@@ -267,18 +227,6 @@ impl Lane {
         if hand_over { entry.flags(squeue::Flags::ASYNC) } else { entry }
     }
 
-    fn push_all(&self, batch: &mut Vec<(Ticket, squeue::Entry)>, core: &Core) {
-        let mut queue = lock(&self.queue);
-        for (ticket, entry) in batch.drain(..) {
-            self.push(&mut queue, ticket, &entry);
-        }
-        self.queued.store(queue.len(), Ordering::SeqCst);
-        drop(queue);
-        self.flush(core);
-        // Somebody may wait who found nothing in flight, and must now become the leader.
-        self.gate.notify();
-    }
-
     /// Has the kernel take everything that is queued. What it does not take stays queued: whoever comes next tries
     /// again, and the slots stay taken.
     fn flush(&self, core: &Core) {
@@ -300,26 +248,34 @@ impl Lane {
 
     fn flush_once(&self, core: &Core) -> Result<(), i32> {
         let mut queue = lock(&self.queue);
+        self.trim(&mut queue);
         while !queue.is_empty() {
+            let before = queue.len();
             let count = match &core.faults {
-                Some(faults) => faults.enter(queue.len()).ok_or(libc::EAGAIN)?,
-                None => queue.len(),
+                Some(faults) => faults.enter(before).ok_or(libc::EAGAIN)?,
+                None => before,
             };
             add(&core.counters.submits, 1);
-            let taken = self.enter_submit(count).map_err(|error| error.raw_os_error().unwrap_or(libc::EIO))?;
-            if taken == 0 {
+            let entered = self.enter_submit(count, &core.counters.enters);
+            if self.settings.sqpoll && entered.is_ok() {
+                // The kernel's thread will take them by itself.
+                queue.clear();
+            } else {
+                self.trim(&mut queue);
+            }
+            self.queued.store(queue.len(), Ordering::SeqCst);
+            entered.map_err(|error| error.raw_os_error().unwrap_or(libc::EIO))?;
+            if queue.len() == before {
                 return Err(libc::EAGAIN);
             }
-            // With a polling kernel thread it will take them by itself.
-            let taken = if self.settings.sqpoll { queue.len() } else { taken.min(queue.len()) };
-            queue.drain(..taken);
-            self.queued.store(queue.len(), Ordering::SeqCst);
         }
+        self.queued.store(0, Ordering::SeqCst);
         Ok(())
     }
 
     /// The kernel does not let us in any more (a seccomp filter installed after opening, for instance). What it has not
-    /// taken it will never take, because nobody enters to submit from now on: those reads are done here.
+    /// taken it will never take, because nobody enters to submit from now on: those reads are done here. A polling
+    /// kernel thread takes them by itself, if it is awake; if not, they are [lost](Lane::is_lost).
     fn fall_back(&self, errno: i32, core: &Core) {
         let mut queue = lock(&self.queue);
         if !self.broken.swap(true, Ordering::SeqCst) {
@@ -328,7 +284,13 @@ impl Lane {
             tracing::warn!(%error, "io_uring_enter refused: this lane reads in the calling threads from now on");
         }
         if self.settings.sqpoll {
-            // The kernel's thread still runs and takes them.
+            if self.needs_wakeup(&mut queue) && !queue.is_empty() {
+                self.lost.store(true, Ordering::SeqCst);
+                tracing::error!(
+                    reads = queue.len(),
+                    "the ring's kernel thread sleeps and may not be woken: these reads never end"
+                );
+            }
             queue.clear();
         }
         let stranded: Vec<Ticket> = queue.drain(..).collect();
@@ -337,13 +299,18 @@ impl Lane {
         for ticket in stranded {
             let Some(transfer) = lock(&self.slots).take(ticket) else { continue };
             run_here(transfer, core);
-            self.free(ticket);
+            self.free(ticket.slot());
             self.gate.notify();
         }
     }
 
-    fn free(&self, ticket: Ticket) {
-        lock(&self.slots).release(ticket.slot());
+    /// Why reads of this lane that are still in flight will never end, if so.
+    pub(super) fn is_lost(&self) -> bool {
+        self.lost.load(Ordering::SeqCst)
+    }
+
+    fn free(&self, slot: usize) {
+        lock(&self.slots).release(slot);
         self.in_flight.fetch_sub(1, Ordering::SeqCst);
     }
 
@@ -361,7 +328,7 @@ impl Lane {
         let Some(_office) = self.lead() else { return 0 };
         if self.settings.iopoll {
             // Polled completions are found by looking, and only the kernel can look.
-            let _ = self.enter_wait(Duration::ZERO, 0);
+            let _ = self.enter_wait(0, 0, Duration::ZERO, &core.counters.enters);
         }
         let delivered = self.drain(core);
         if self.queued.load(Ordering::SeqCst) > 0 {
@@ -374,22 +341,14 @@ impl Lane {
     fn drain(&self, core: &Core) -> usize {
         let mut delivered = 0;
         let mut taken = [(Ticket(0), 0); 32];
-        let mut again = Vec::new();
         loop {
             let count = self.take_completions(&mut taken);
             for &(ticket, answer) in &taken[..count] {
-                delivered += usize::from(self.handle(ticket, answer, &mut again, core));
+                delivered += usize::from(self.handle(ticket, answer, core));
             }
             if count < taken.len() {
                 break;
             }
-        }
-        if !again.is_empty() {
-            let mut queue = lock(&self.queue);
-            for (ticket, entry) in again {
-                self.push(&mut queue, ticket, &entry);
-            }
-            self.queued.store(queue.len(), Ordering::SeqCst);
         }
         if delivered > 0 {
             self.stall_reported.store(false, Ordering::Relaxed);
@@ -398,7 +357,7 @@ impl Lane {
     }
 
     /// One completion; says whether its request ended.
-    fn handle(&self, ticket: Ticket, answer: i32, again: &mut Vec<(Ticket, squeue::Entry)>, core: &Core) -> bool {
+    fn handle(&self, ticket: Ticket, answer: i32, core: &Core) -> bool {
         let Some(mut transfer) = lock(&self.slots).take(ticket) else {
             add(&core.counters.stale_completions, 1);
             return false;
@@ -408,6 +367,7 @@ impl Lane {
         } else {
             transfer.settle(answer, false, core)
         };
+        let slot = ticket.slot();
         let next = match step {
             Step::Ask if !self.broken.load(Ordering::Relaxed) => transfer.prepare(core),
             Step::Ask | Step::Block => {
@@ -417,16 +377,23 @@ impl Lane {
             Step::Done => None,
         };
         if let Some(operation) = next {
-            again.push(self.place(&mut lock(&self.slots), ticket.slot(), transfer, operation));
-            return false;
+            // Asked again with the next call that enters the kernel.
+            let mut queue = lock(&self.queue);
+            let refused = self.place(&mut queue, &mut lock(&self.slots), slot, transfer, operation);
+            self.queued.store(queue.len(), Ordering::SeqCst);
+            drop(queue);
+            let Some(refused) = refused else { return false };
+            transfer = refused;
+            transfer.run(core, Step::Block);
         }
         // First the slot, then the news: who hears it may find room.
-        self.free(ticket);
+        self.free(slot);
         transfer.finish(core);
         true
     }
 
-    pub(super) fn wait(&self, done: &dyn Fn() -> bool, timeout: Duration, core: &Core) -> WaitOutcome {
+    /// `together`: how many completions the caller can use at a time.
+    pub(super) fn wait(&self, done: &dyn Fn() -> bool, timeout: Duration, together: u32, core: &Core) -> WaitOutcome {
         let deadline = Instant::now() + timeout;
         let mut blocked_since = None;
         let outcome = loop {
@@ -434,11 +401,14 @@ impl Lane {
                 break WaitOutcome::Done;
             }
             if let Some(office) = self.lead() {
-                let holds = self.wait_as_leader(done, deadline, &mut blocked_since, core);
+                let holds = self.wait_as_leader(done, deadline, together, &mut blocked_since, core);
                 drop(office);
                 if holds {
                     break WaitOutcome::Done;
                 }
+            } else if self.queued.load(Ordering::SeqCst) > 0 {
+                // The leader sleeps and does not know of them.
+                self.flush(core);
             }
             // Somebody else leads, or there is nothing to wait for in the kernel.
             let may_lead = || done() || (self.in_flight() > 0 && !self.led.load(Ordering::SeqCst));
@@ -450,6 +420,10 @@ impl Lane {
                 break if done() { WaitOutcome::Done } else { WaitOutcome::TimedOut };
             }
         };
+        if self.queued.load(Ordering::SeqCst) > 0 {
+            // Nothing of the caller's stays behind in the queue.
+            self.flush(core);
+        }
         if let Some(since) = blocked_since {
             add(&core.counters.waits, 1);
             add_time(&core.counters.wait_nanos, since);
@@ -462,15 +436,13 @@ impl Lane {
         &self,
         done: &dyn Fn() -> bool,
         deadline: Instant,
+        together: u32,
         blocked_since: &mut Option<Instant>,
         core: &Core,
     ) -> bool {
         loop {
             if self.drain(core) > 0 {
                 self.gate.notify();
-            }
-            if self.queued.load(Ordering::SeqCst) > 0 {
-                self.flush_as_leader(core);
             }
             // What was delivered by others (a thread that fell back) is seen here too.
             fence(Ordering::SeqCst);
@@ -483,12 +455,55 @@ impl Lane {
             }
             blocked_since.get_or_insert(now);
             self.report_stall(core);
-            match self.enter_wait((deadline - now).min(NAP), 1).map_err(|error| error.raw_os_error()) {
-                Ok(_) | Err(Some(libc::ETIME | libc::EINTR | libc::EAGAIN | libc::EBUSY)) => {}
-                // Completions still appear in shared memory, but nobody tells us when.
-                Err(_) => std::thread::sleep(Duration::from_millis(1)),
+            self.sleep_as_leader((deadline - now).min(NAP), together, core);
+        }
+    }
+
+    /// One system call: what is queued is handed over, then completions are slept for.
+    fn sleep_as_leader(&self, limit: Duration, together: u32, core: &Core) {
+        let mut count = 0;
+        if self.queued.load(Ordering::SeqCst) > 0 {
+            if core.faults.is_some() || self.settings.sqpoll || self.broken.load(Ordering::SeqCst) {
+                self.flush_as_leader(core);
+            } else {
+                let mut queue = lock(&self.queue);
+                self.trim(&mut queue);
+                count = queue.len();
+                add(&core.counters.submits, u64::from(count > 0));
             }
         }
+        let want = self.want(together);
+        let limit = if want > 1 { limit.min(BATCH_WAIT) } else { limit };
+        let began = Instant::now();
+        let result = self.enter_wait(count, want, limit, &core.counters.enters);
+        if count > 0 {
+            let mut queue = lock(&self.queue);
+            self.trim(&mut queue);
+            self.queued.store(queue.len(), Ordering::SeqCst);
+        }
+        let result = result.map_err(|error| error.raw_os_error().unwrap_or(libc::EIO));
+        if want > 1 {
+            // Slower than that: fewer together, until they come in time. Faster: more.
+            let batch = if began.elapsed() >= BATCH_WAIT { want / 2 } else { want.saturating_mul(2).min(BATCH_MAX) };
+            self.batch.store(batch.max(2), Ordering::Relaxed);
+        }
+        match result {
+            Ok(_) | Err(libc::ETIME | libc::EINTR) => {}
+            Err(libc::EAGAIN | libc::EBUSY) => std::thread::sleep(Duration::from_micros(50)),
+            Err(errno) if count > 0 => self.fall_back(errno, core),
+            // Completions still appear in shared memory, but nobody tells us when.
+            Err(_) => std::thread::sleep(Duration::from_millis(1)),
+        }
+    }
+
+    /// For how many completions to sleep: half of those in flight at most, so that the device never runs dry, and one if
+    /// somebody else waits, who should not wait for more than his own.
+    fn want(&self, together: u32) -> u32 {
+        if together <= 1 || self.gate.has_waiters() {
+            return 1;
+        }
+        let half = u32::try_from(self.in_flight() / 2).unwrap_or(1);
+        half.min(together).min(self.batch.load(Ordering::Relaxed)).max(1)
     }
 
     /// [`Lane::flush`] for the leader, who takes completions himself.
@@ -527,20 +542,10 @@ impl Lane {
         }
     }
 
-    /// Entries and completions that the kernel says it lost.
-    fn lost_by_kernel(&self) -> u32 {
-        #[allow(unsafe_code, reason = "reads two counters of the shared ring")]
-        // SAFETY: `overflow` and `dropped` are loads of words that only the kernel writes; neither view is advanced,
-        // and the caller is the leader.
-        unsafe {
-            self.ring.completion_shared().overflow()
-        }
-    }
-
     /// Waits for what is in flight, then cancels it, then gives up: says whether the kernel has nothing of ours any more.
     pub(super) fn close(&self, patience: Duration, core: &Core) -> bool {
         let nothing_left = || self.in_flight() == 0;
-        if self.wait(&nothing_left, patience, core) == WaitOutcome::Done {
+        if self.wait(&nothing_left, patience, 1, core) == WaitOutcome::Done {
             return true;
         }
         self.closing.store(true, Ordering::SeqCst);
@@ -548,7 +553,7 @@ impl Lane {
         if let Err(error) = self.ring.submitter().register_sync_cancel(Some(limit), types::CancelBuilder::any()) {
             tracing::warn!(%error, "cannot cancel reads that are in flight");
         }
-        self.wait(&nothing_left, Duration::from_secs(1), core) == WaitOutcome::Done
+        self.wait(&nothing_left, Duration::from_secs(1), 1, core) == WaitOutcome::Done
     }
 
     /// Leaks what the kernel may still use.

@@ -3,6 +3,7 @@
 mod buffers;
 mod files;
 mod lane;
+mod raw;
 mod setup;
 mod slots;
 #[cfg(test)]
@@ -77,6 +78,20 @@ impl IoUringMethod {
     fn is_forked(&self) -> bool {
         fork::count() != self.forks
     }
+
+    fn hand_over(&self, lane: usize, requests: &mut Vec<Request>, hold: bool) {
+        if self.is_forked() {
+            // The rings are the parent's.
+            for request in requests.drain(..) {
+                let mut transfer = Transfer::new(request);
+                transfer.run(&self.core, Step::Ask);
+                transfer.finish(&self.core);
+            }
+            return;
+        }
+        super::read_unfit_here(requests, &self.core);
+        self.lanes[lane].submit(requests, hold, &self.core);
+    }
 }
 
 fn open_lane(made: setup::Made, config: &IoConfig) -> (Lane, Details) {
@@ -132,16 +147,11 @@ impl IoMethod for IoUringMethod {
     }
 
     fn submit(&self, lane: usize, requests: &mut Vec<Request>) {
-        if self.is_forked() {
-            // The rings are the parent's.
-            for request in requests.drain(..) {
-                let mut transfer = Transfer::new(request);
-                transfer.run(&self.core, Step::Ask);
-                transfer.finish(&self.core);
-            }
-            return;
-        }
-        self.lanes[lane].submit(requests, &self.core);
+        self.hand_over(lane, requests, false);
+    }
+
+    fn submit_for_wait(&self, lane: usize, requests: &mut Vec<Request>) {
+        self.hand_over(lane, requests, true);
     }
 
     fn reap(&self, lane: usize) -> usize {
@@ -149,10 +159,20 @@ impl IoMethod for IoUringMethod {
     }
 
     fn wait(&self, lane: usize, done: &dyn Fn() -> bool, timeout: Duration) -> WaitOutcome {
+        self.wait_together(lane, done, timeout, 1)
+    }
+
+    fn wait_together(&self, lane: usize, done: &dyn Fn() -> bool, timeout: Duration, together: u32) -> WaitOutcome {
         if self.is_forked() {
             return if done() { WaitOutcome::Done } else { WaitOutcome::TimedOut };
         }
-        self.lanes[lane].wait(done, timeout, &self.core)
+        self.lanes[lane].wait(done, timeout, together, &self.core)
+    }
+
+    fn lost(&self, lane: usize) -> Option<&'static str> {
+        self.lanes[lane].is_lost().then_some(
+            "the kernel thread that polls for submissions sleeps, and waking it is refused (a seccomp filter that came after opening)",
+        )
     }
 
     fn latency(&self) -> LatencySummary {

@@ -51,11 +51,10 @@ impl Slots {
     }
 
     /// Puts a transfer into the caller's slot; the ticket is that of its next operation.
-    pub(super) fn put(&mut self, slot: usize, transfer: Transfer) -> Ticket {
+    pub(super) fn put(&mut self, slot: usize, transfer: Transfer) -> (Ticket, &Transfer) {
         let place = &mut self.slots[slot];
         place.generation = place.generation.wrapping_add(1);
-        place.transfer = Some(transfer);
-        Ticket::new(slot, place.generation)
+        (Ticket::new(slot, place.generation), place.transfer.insert(transfer))
     }
 
     /// Takes out the transfer that the ticket names; the slot stays the caller's.
@@ -93,13 +92,13 @@ mod tests {
     fn duplicate_late_and_unknown_completions_find_nothing() {
         let mut slots = Slots::new(2);
         let slot = slots.claim().expect("free");
-        let first = slots.put(slot, transfer(1));
+        let first = slots.put(slot, transfer(1)).0;
         assert_eq!(slots.take(first).expect("in flight").request().tag(), 1);
         assert!(slots.take(first).is_none(), "a completion delivered twice");
         slots.release(slot);
         let again = slots.claim().expect("free");
         assert_eq!(again, slot, "the slot is used again");
-        let second = slots.put(again, transfer(2));
+        let second = slots.put(again, transfer(2)).0;
         assert!(slots.take(first).is_none(), "a late completion of the earlier request");
         assert!(slots.take(Ticket(u64::MAX)).is_none(), "a ticket that was never given");
         assert_eq!(slots.take(second).expect("in flight").request().tag(), 2);

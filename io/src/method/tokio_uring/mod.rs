@@ -167,6 +167,7 @@ impl IoMethod for TokioUringMethod {
     fn submit(&self, lane: usize, requests: &mut Vec<Request>) {
         let began = Instant::now();
         let Lane { shared, queue, .. } = &self.lanes[lane];
+        super::read_unfit_here(requests, &self.core);
         for request in requests.drain(..) {
             let mut transfer = Transfer::new(request);
             let Some(queue) = queue.as_ref().filter(|_| fork::count() == self.forks) else {
