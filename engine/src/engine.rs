@@ -1,7 +1,7 @@
 //! The front door: a cluster, its databases and tables, behind one buffer pool and one IO method.
 
 use crate::{
-    Error, ErrorKind, RelationFork, Result, VerifyChecksums,
+    DamageLog, Error, ErrorKind, RelationFork, Result, VerifyChecksums,
     cluster::{self, ChecksumState, Cluster, DatabaseInfo, OpenOptions, RelationName, TableEntry},
     heap::VerifyMode,
     options::EngineOptions,
@@ -25,7 +25,7 @@ pub(crate) struct EngineInner {
     pub(crate) log: TransactionLog,
     pub(crate) verify: VerifyMode,
     pub(crate) open: OpenFileOptions,
-    cluster: Cluster,
+    pub(crate) cluster: Cluster,
     report: MethodReport,
     options: EngineOptions,
 }
@@ -41,6 +41,7 @@ impl Engine {
         let how = OpenOptions {
             allow_unclean: options.allow_unclean,
             follow_tablespace_links: options.follow_tablespace_links,
+            on_corruption: options.on_corruption,
             ..OpenOptions::default()
         };
         let cluster = Cluster::open(pgdata, how)?;
@@ -79,6 +80,11 @@ impl Engine {
     /// The cluster: control file, path, warnings.
     pub fn cluster(&self) -> &Cluster {
         &self.inner.cluster
+    }
+
+    /// The policy for damage, and what all scans of this engine found so far.
+    pub fn damage(&self) -> &DamageLog {
+        self.inner.cluster.damage()
     }
 
     /// Which IO method was asked for, which one is used, and why they differ.
@@ -233,9 +239,11 @@ impl Database {
                 fork.blocks()
             );
             if at_rest {
-                return Err(Error::new(ErrorKind::Corrupt, message)
+                let error = Error::new(ErrorKind::Corrupt, message)
                     .with_path(fork.path())
-                    .with_hint("a segment was cut off or is missing: compare with the source of the copy"));
+                    .with_hint("a segment was cut off or is missing: compare with the source of the copy");
+                self.engine.cluster.damage().pass_file(error, fork.blocks())?;
+                return Ok(warnings);
             }
             warnings.push(format!("{}: {message}", fork.path().display()));
         } else if i64::from(info.pages) > i64::from(fork.blocks()) {

@@ -55,6 +55,10 @@ struct Inner {
     errno: Option<i32>,
     hint: Option<String>,
     source: Option<Box<dyn StdError + Send + Sync>>,
+    /// The value is whole, but what was asked for cannot be had of it.
+    refusal: bool,
+    /// The block is not there, rather than damaged.
+    missing_block: bool,
 }
 
 impl Error {
@@ -68,6 +72,8 @@ impl Error {
             errno: None,
             hint: None,
             source: None,
+            refusal: false,
+            missing_block: false,
         }))
     }
 
@@ -111,6 +117,34 @@ impl Error {
     pub fn with_source(mut self, source: impl StdError + Send + Sync + 'static) -> Self {
         self.0.source = Some(Box::new(source));
         self
+    }
+
+    /// Says that nothing is damaged: the value is as it should be, but does not fit what was asked for.
+    #[cfg_attr(not(feature = "arrow"), expect(dead_code, reason = "only Arrow types refuse values"))]
+    #[must_use]
+    pub(crate) fn into_refusal(mut self) -> Self {
+        self.0.refusal = true;
+        self
+    }
+
+    pub(crate) fn is_refusal(&self) -> bool {
+        self.0.refusal
+    }
+
+    /// Says that the block is not there at all.
+    #[must_use]
+    pub(crate) fn into_missing_block(mut self) -> Self {
+        self.0.missing_block = true;
+        self
+    }
+
+    pub(crate) fn is_missing_block(&self) -> bool {
+        self.0.missing_block
+    }
+
+    /// The message without path, block and hint.
+    pub(crate) fn message(&self) -> &str {
+        &self.0.message
     }
 
     /// An error of the operating system on `path`.

@@ -27,6 +27,7 @@
 #![deny(unsafe_code)]
 
 pub mod cluster;
+pub mod damage;
 mod engine;
 mod error;
 pub mod heap;
@@ -39,6 +40,7 @@ pub mod stream;
 pub mod types;
 pub mod visibility;
 
+pub use damage::{Damage, DamageKind, DamageLog, DamageReport, DamageTotals, OnCorruption};
 pub use engine::{Database, Engine, Table};
 pub use error::{Error, ErrorKind, Result};
 pub use options::{EngineOptions, VerifyChecksums};

@@ -1,6 +1,6 @@
 //! What a user can set, with PostgreSQL's names and defaults.
 
-use crate::pool::DEFAULT_IO_CONCURRENCY;
+use crate::{OnCorruption, pool::DEFAULT_IO_CONCURRENCY};
 use heapscan_io::IoConfig;
 use heapscan_placement::memory::HugePages;
 use std::{fmt, str::FromStr};
@@ -58,6 +58,8 @@ pub struct EngineOptions {
     pub huge_pages: HugePages,
     /// Verify page checksums.
     pub verify: VerifyChecksums,
+    /// What to do about damaged pages, rows and files: of tables, TOAST tables and catalogs.
+    pub on_corruption: OnCorruption,
     /// Open clusters that were not shut down cleanly; their rows are those of the files, WAL is not replayed.
     pub allow_unclean: bool,
     /// Follow tablespace links that lead out of the data directory.
@@ -75,6 +77,7 @@ impl Default for EngineOptions {
             io_uncached: false,
             huge_pages: HugePages::Try,
             verify: VerifyChecksums::Auto,
+            on_corruption: OnCorruption::Fail,
             allow_unclean: false,
             follow_tablespace_links: false,
         }

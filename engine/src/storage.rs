@@ -27,6 +27,9 @@ pub struct Location {
 /// How many segment numbers behind the last one are looked at for files that no scan would reach.
 const LOOK_BEHIND: usize = 4;
 
+/// Segments of one block are the smallest there could be; a number beyond this is no segment of a relation.
+const SEGMENTS_MAX: usize = 1 << 20;
+
 /// What to do with a piece of a block at the end of the last segment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TrailingFragment {
@@ -41,7 +44,10 @@ pub enum TrailingFragment {
 /// A segment: which file it was when the relation was opened, and that file while it is open.
 #[derive(Debug)]
 struct Segment {
-    identity: (u64, u64),
+    /// Device and inode; `None` where there is no file.
+    identity: Option<(u64, u64)>,
+    /// Blocks in it.
+    blocks: u32,
     slot: Arc<Slot>,
 }
 
@@ -114,8 +120,9 @@ impl RelationFork {
                 )
                 .with_path(path));
             }
-            segments.push(Segment { identity, slot: Arc::default() });
-            total += size / u64::from(block_size);
+            let blocks = (size / u64::from(block_size)) as u32; // not more than a segment has
+            segments.push(Segment { identity: Some(identity), blocks, slot: Arc::default() });
+            total += u64::from(blocks);
             if size < segment_bytes {
                 break;
             }
@@ -128,6 +135,51 @@ impl RelationFork {
         let fragment = fragment as u32; // less than a block
         let open_files = Arc::clone(OpenFiles::of_process());
         Ok(Self { base: base.to_owned(), block_size, blocks_per_segment, blocks, fragment, open, segments, open_files })
+    }
+
+    /// Finds what is left of the fork whose first segment is `base`: segments behind a short or missing one are placed by
+    /// their number. Blocks that are not there are errors when they are asked for ([`locate`](Self::locate)); pieces of
+    /// blocks at the ends of files are not read.
+    ///
+    /// # Errors
+    /// As [`open_with`](Self::open_with), but for what is missing; `Io` if there is no segment at all.
+    pub fn open_salvage(
+        base: &Path,
+        block_size: u32,
+        blocks_per_segment: u32,
+        open: OpenFileOptions,
+    ) -> Result<(Self, Vec<Error>)> {
+        let segment_bytes = u64::from(block_size) * u64::from(blocks_per_segment);
+        if segment_bytes == 0 {
+            return Err(Error::new(ErrorKind::Usage, "blocks and segments cannot have size 0").with_path(base));
+        }
+        let Some(last) = last_segment(base)? else {
+            let missing = std::io::Error::from_raw_os_error(libc::ENOENT);
+            return Err(Error::os(base, "open relation", &missing));
+        };
+        let (mut segments, mut defects) = (Vec::new(), Vec::new());
+        let mut fragment = 0;
+        for index in 0..=last {
+            let path = segment_path(base, index);
+            let found = size_of(&path)?;
+            let (size, identity) = found.map_or((0, None), |(size, identity)| (size, Some(identity)));
+            if size > segment_bytes || !size.is_multiple_of(u64::from(block_size)) {
+                let what = format!("size {size}: not whole blocks of {block_size} bytes, or more than a segment");
+                defects.push(Error::new(ErrorKind::Corrupt, what).with_path(&path));
+            }
+            let blocks = (size.min(segment_bytes) / u64::from(block_size)) as u32;
+            fragment = (size % u64::from(block_size)) as u32;
+            segments.push(Segment { identity, blocks, slot: Arc::default() });
+        }
+        let before = u64::try_from(last).unwrap_or(u64::MAX).saturating_mul(u64::from(blocks_per_segment));
+        let total = before.saturating_add(segments.last().map_or(0, |segment| u64::from(segment.blocks)));
+        let blocks = u32::try_from(total).map_err(|_| {
+            Error::new(ErrorKind::Corrupt, format!("{total} blocks are more than a block number counts"))
+                .with_path(base)
+        })?;
+        let open_files = Arc::clone(OpenFiles::of_process());
+        let base = base.to_owned();
+        Ok((Self { base, block_size, blocks_per_segment, blocks, fragment, open, segments, open_files }, defects))
     }
 
     /// Lets another table count its open files, not that of the process.
@@ -174,14 +226,22 @@ impl RelationFork {
         }
         let index = (block / self.blocks_per_segment) as usize;
         let within = block % self.blocks_per_segment;
+        let there = self.segments[index].blocks;
+        if within >= there {
+            return Err(self.hole(index).with_block(block));
+        }
         let file = self.file(index).map_err(|error| error.with_block(block))?;
-        let segment_end =
-            (u64::from(block) - u64::from(within) + u64::from(self.blocks_per_segment)).min(u64::from(self.blocks));
-        Ok(Location {
-            file,
-            offset: u64::from(within) * u64::from(self.block_size),
-            blocks: (segment_end - u64::from(block)) as u32,
-        })
+        Ok(Location { file, offset: u64::from(within) * u64::from(self.block_size), blocks: there - within })
+    }
+
+    #[cold]
+    fn hole(&self, index: usize) -> Error {
+        let segment = &self.segments[index];
+        let what = match segment.identity {
+            None => "this segment is missing".to_owned(),
+            Some(_) => format!("this segment ends after {} blocks, and others follow it", segment.blocks),
+        };
+        Error::new(ErrorKind::Corrupt, what).with_path(segment_path(&self.base, index)).into_missing_block()
     }
 
     /// The file of a segment, opened if it is not open.
@@ -191,7 +251,7 @@ impl RelationFork {
             let path = segment_path(&self.base, index);
             let file = DataFile::open(&path, self.open)?;
             // It may be opened long after the relation was, and again.
-            if file.identity() == Some(segment.identity) {
+            if file.identity().is_some() && file.identity() == segment.identity {
                 return Ok(file);
             }
             Err(Error::new(ErrorKind::Corrupt, "another file took its place after the relation was opened")
@@ -228,6 +288,32 @@ fn check_nothing_follows(base: &Path, end: usize) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// The number of the last segment that has bytes (or is the first), by the names in the folder.
+fn last_segment(base: &Path) -> Result<Option<usize>> {
+    let folder = base.parent().unwrap_or(Path::new("."));
+    let Some(name) = base.file_name().and_then(|name| name.to_str()) else { return Ok(None) };
+    let entries = folder.read_dir().map_err(|e| Error::os(folder, "read directory", &e))?;
+    let mut last = None;
+    for entry in entries {
+        let entry = entry.map_err(|e| Error::os(folder, "read directory", &e))?;
+        let file = entry.file_name();
+        let number = match file.to_str().and_then(|file| file.strip_prefix(name)) {
+            Some("") => 0,
+            Some(suffix) => match suffix.strip_prefix('.').and_then(|digits| digits.parse::<usize>().ok()) {
+                // As the server writes it: no sign, no leading zero; more blocks than a block number counts are refused later.
+                Some(number) if number > 0 && suffix[1..] == number.to_string() && number <= SEGMENTS_MAX => number,
+                _ => continue,
+            },
+            None => continue,
+        };
+        let size = size_of(&entry.path())?.map_or(0, |(size, _)| size);
+        if (size > 0 || number == 0) && last.is_none_or(|last| number > last) {
+            last = Some(number);
+        }
+    }
+    Ok(last)
 }
 
 fn segment_path(base: &Path, segment: usize) -> PathBuf {
@@ -325,6 +411,28 @@ mod tests {
             assert_eq!((fork.blocks(), fork.fragment()), (blocks, 476));
         }
         assert!(open(&[Some(1500), Some(1024)], TrailingFragment::Ignore).is_err());
+    }
+
+    #[test]
+    fn what_is_left_of_a_relation_keeps_its_block_numbers() {
+        let salvage = |sizes: &[Option<u64>]| {
+            let (folder, base) = relation(sizes);
+            let (fork, defects) = RelationFork::open_salvage(&base, BLOCK, 2, OpenFileOptions::default()).unwrap();
+            let there: Vec<u32> = (0..fork.blocks()).filter(|&block| fork.locate(block).is_ok()).collect();
+            drop(folder);
+            (fork.blocks(), there, defects.len())
+        };
+        assert_eq!(salvage(&[Some(2048), Some(1024)]), (3, vec![0, 1, 2], 0));
+        assert_eq!(salvage(&[Some(2048), None, Some(1024)]), (5, vec![0, 1, 4], 0));
+        assert_eq!(salvage(&[None, Some(2048)]), (4, vec![2, 3], 0));
+        assert_eq!(salvage(&[Some(1500), Some(2048)]), (4, vec![0, 2, 3], 1));
+        assert_eq!(salvage(&[Some(2048), Some(0), None, Some(0)]), (2, vec![0, 1], 0));
+        assert_eq!(salvage(&[Some(0)]), (0, vec![], 0));
+        let (_folder, base) = relation(&[Some(2048), None, Some(1024)]);
+        let (fork, _) = RelationFork::open_salvage(&base, BLOCK, 2, OpenFileOptions::default()).unwrap();
+        let error = fork.locate(3).expect_err("a hole");
+        assert!(error.path().unwrap().ends_with("16384.1") && error.block() == Some(3), "{error}");
+        assert!(RelationFork::open_salvage(&base.with_file_name("9"), BLOCK, 2, OpenFileOptions::default()).is_err());
     }
 
     #[test]

@@ -20,7 +20,8 @@ const LENIENT: [&str; 4] = ["--infinity", "saturate", "--numeric-special", "null
 
 fn write(data: &str, table: &str, format: &str, file: &Path, more: &[&str]) {
     let file = text(file);
-    let args = [&["scan", data, table, "--format", format, "--output", &file, "--follow-tablespace-links"], more].concat();
+    let args =
+        [&["scan", data, table, "--format", format, "--output", &file, "--follow-tablespace-links"], more].concat();
     let output = run(&args);
     assert!(output.status.success(), "{table} {format}: {}", stderr(&output));
 }
@@ -63,7 +64,8 @@ fn compare(table: &str, (schema, batches): &(SchemaRef, Vec<RecordBatch>), expec
 /// Tables of all types, and some of many columns.
 fn chosen(snapshot: &Snapshot) -> Vec<(u32, String)> {
     let is_chosen = |name: &str| {
-        name.starts_with("ty_") || ["fuzz_07", "fuzz_12", "fuzz_30", "to_plain", "sh_gen", "sz_empty", "mv"].contains(&name)
+        name.starts_with("ty_")
+            || ["fuzz_07", "fuzz_12", "fuzz_30", "to_plain", "sh_gen", "sz_empty", "mv"].contains(&name)
     };
     snapshot.user_tables().filter(|t| is_chosen(&t.name)).map(|t| (t.oid, t.name.clone())).collect()
 }
@@ -119,7 +121,8 @@ fn what_is_refused() {
         ("parquet", &["--columns", "v"], 1, "infinity"),
     ] {
         let table = if part == "decimal(99, 1)" { "ty_numeric" } else { "ty_date" };
-        let line = refusal(&run(&[&["scan", &data, table, "--format", format, "--output", &output], args].concat()), code);
+        let line =
+            refusal(&run(&[&["scan", &data, table, "--format", format, "--output", &output], args].concat()), code);
         assert!(line.contains(part), "{line}");
         assert_eq!(fs::read_to_string(&file).unwrap(), "as it was", "{format} {args:?}");
     }

@@ -14,9 +14,33 @@ use heapscan_fixtures::{
 use std::{fs, os::unix::fs::PermissionsExt};
 
 const SINGLE: [&str; 27] = [
-    "LATIN1", "LATIN2", "LATIN3", "LATIN4", "LATIN5", "LATIN6", "LATIN7", "LATIN8", "LATIN9", "LATIN10", "WIN1256",
-    "WIN1258", "WIN866", "WIN874", "KOI8R", "KOI8U", "WIN1250", "WIN1251", "WIN1252", "WIN1253", "WIN1254", "WIN1255",
-    "WIN1257", "ISO_8859_5", "ISO_8859_6", "ISO_8859_7", "ISO_8859_8",
+    "LATIN1",
+    "LATIN2",
+    "LATIN3",
+    "LATIN4",
+    "LATIN5",
+    "LATIN6",
+    "LATIN7",
+    "LATIN8",
+    "LATIN9",
+    "LATIN10",
+    "WIN1256",
+    "WIN1258",
+    "WIN866",
+    "WIN874",
+    "KOI8R",
+    "KOI8U",
+    "WIN1250",
+    "WIN1251",
+    "WIN1252",
+    "WIN1253",
+    "WIN1254",
+    "WIN1255",
+    "WIN1257",
+    "ISO_8859_5",
+    "ISO_8859_6",
+    "ISO_8859_7",
+    "ISO_8859_8",
 ];
 const MULTIPLE: [&str; 3] = ["EUC_JP", "EUC_KR", "EUC_CN"];
 
@@ -61,7 +85,9 @@ fn x10_text_of_other_encodings_is_converted_as_the_server_does() {
         server.sql(&made.database, &create).unwrap();
         match others.contains(encoding) {
             false => server.sql(&name, &script(encoding)).unwrap(),
-            true => server.sql(&name, "CREATE TABLE chars (v text); INSERT INTO chars VALUES ('plain'), (E'\\xc4\\xa1')").unwrap(),
+            true => server
+                .sql(&name, "CREATE TABLE chars (v text); INSERT INTO chars VALUES ('plain'), (E'\\xc4\\xa1')")
+                .unwrap(),
         };
     }
     server.stop().unwrap();
@@ -84,7 +110,8 @@ fn x10_text_of_other_encodings_is_converted_as_the_server_does() {
                     break;
                 }
             };
-            let (utf8, text, list) = (batch.column(0).as_binary::<i32>(), batch.column(1).as_string::<i32>(), batch.column(2));
+            let (utf8, text, list) =
+                (batch.column(0).as_binary::<i32>(), batch.column(1).as_string::<i32>(), batch.column(2));
             for row in 0..batch.num_rows() {
                 rows += 1;
                 if text.value(row).as_bytes() != utf8.value(row) {

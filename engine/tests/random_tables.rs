@@ -70,7 +70,8 @@ fn of_server(major: u32, bin: &Path) {
     compare(major, &made.data_dir, &recipes, &oracles);
     let rows: usize = oracles.iter().map(|o| o.bytes().filter(|&b| b == b'\n').count()).sum();
     let fewest = rows_of.iter().min_by_key(|(_, rows)| **rows);
-    let note = format!("PostgreSQL {major}: {tables} tables, {rows} rows, {} types, fewest rows {fewest:?}", rows_of.len());
+    let note =
+        format!("PostgreSQL {major}: {tables} tables, {rows} rows, {} types, fewest rows {fewest:?}", rows_of.len());
     let _ = writeln!(std::io::stderr(), "{note}");
     if tables >= 300 {
         assert_eq!(rows_of.len(), types.len(), "{note}");
@@ -92,8 +93,7 @@ fn compare(major: u32, data: &Path, recipes: &[Recipe], oracles: &[String]) {
         let database = Engine::open(data, options).and_then(|e| e.database(None)).expect("the cluster opens");
         for (recipe, oracle) in recipes.iter().zip(oracles) {
             let mut printed = Vec::new();
-            let result =
-                database.table(&recipe.name).and_then(|t| t.scan().write_rows(RowFormat::Text, &mut printed));
+            let result = database.table(&recipe.name).and_then(|t| t.scan().write_rows(RowFormat::Text, &mut printed));
             let difference = match result {
                 Err(error) => error.to_string(),
                 Ok(_) if printed != oracle.as_bytes() => first_difference(&printed, oracle.as_bytes()),

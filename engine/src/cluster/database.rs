@@ -210,6 +210,15 @@ impl Database {
             classes.entry(class.oid).and_modify(|first| first.ambiguous = true).or_insert(class);
             Ok(())
         })?;
+        if !classes.contains_key(&PG_CLASS) {
+            let path = self.directory.join(self.map.filenode(PG_CLASS)?.to_string());
+            return Err(Error::new(
+                ErrorKind::Corrupt,
+                "pg_class has no row of itself: the file is truncated or damaged",
+            )
+            .with_path(path)
+            .with_hint("restore it from the source of the copy; without it no table can be found by name"));
+        }
         self.classes = classes;
         for (oid, class) in &self.classes {
             self.by_name.entry(class.namespace).or_default().insert(class.name.clone(), *oid);

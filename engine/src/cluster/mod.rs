@@ -32,7 +32,7 @@ pub use names::RelationName;
 pub use reader::{RowVisitor, TableReader};
 pub use relation::{Persistence, RelationFile, RelationInfo, RelationKind};
 
-use crate::{Error, ErrorKind, RelationFork, Result, TrailingFragment};
+use crate::{DamageLog, Error, ErrorKind, OnCorruption, RelationFork, Result, TrailingFragment};
 use heapscan_io::OpenFileOptions;
 use reader::CatalogTable;
 use std::{
@@ -54,6 +54,9 @@ pub struct OpenOptions {
     pub tablespaces: BTreeMap<u32, PathBuf>,
     /// What to do with a piece of a block at the end of a relation.
     pub trailing_fragment: TrailingFragment,
+    /// What to do about damage, in catalogs as everywhere. With any policy but `Fail`, pieces of blocks at the end of a
+    /// relation are not read, and segments behind a missing one are.
+    pub on_corruption: OnCorruption,
 }
 
 /// A cluster at rest. Cheap to clone.
@@ -69,6 +72,7 @@ struct Inner {
     options: OpenOptions,
     global_map: FilenodeMap,
     warnings: Vec<String>,
+    damage: DamageLog,
 }
 
 impl Cluster {
@@ -96,7 +100,9 @@ impl Cluster {
         }
         let warnings = state::check_at_rest(path, &control, lock, &options)?;
         let global_map = FilenodeMap::read(&path.join("global"), control.major_version)?;
-        Ok(Self { inner: Arc::new(Inner { path: path.to_owned(), control, options, global_map, warnings }) })
+        let damage = DamageLog::new(options.on_corruption);
+        let path = path.to_owned();
+        Ok(Self { inner: Arc::new(Inner { path, control, options, global_map, warnings, damage }) })
     }
 
     /// The data directory.
@@ -119,6 +125,11 @@ impl Cluster {
         &self.inner.warnings
     }
 
+    /// The policy for damage, and what was found.
+    pub fn damage(&self) -> &DamageLog {
+        &self.inner.damage
+    }
+
     /// `global/pg_filenode.map`.
     pub fn global_map(&self) -> &FilenodeMap {
         &self.inner.global_map
@@ -139,6 +150,14 @@ impl Cluster {
     /// Those of [`RelationFork::open`].
     pub fn fork(&self, base: &Path, open: OpenFileOptions) -> Result<Arc<RelationFork>> {
         let control = self.control();
+        if self.damage().policy() != OnCorruption::Fail {
+            let (block_size, per_segment) = (control.block_size, control.blocks_per_segment);
+            let (fork, defects) = RelationFork::open_salvage(base, block_size, per_segment, open)?;
+            for defect in defects {
+                self.damage().pass_file(defect, fork.blocks())?;
+            }
+            return Ok(Arc::new(fork));
+        }
         let trailing = self.options().trailing_fragment;
         RelationFork::open_with(base, control.block_size, control.blocks_per_segment, open, trailing).map(Arc::new)
     }
@@ -156,7 +175,14 @@ impl Cluster {
             fork: self.fork(&base, OpenFileOptions::default())?,
             layout: bootstrap_layout(control.major_version, layouts::PG_DATABASE, control.name_data_len)?,
         };
-        database::read_databases(self, &table, reader)
+        let databases = database::read_databases(self, &table, reader)?;
+        if databases.is_empty() {
+            // Even a cluster without user databases has its templates.
+            return Err(Error::new(ErrorKind::Corrupt, "pg_database has no rows: the file is truncated or damaged")
+                .with_path(base)
+                .with_hint("restore it from the source of the copy; without it no database can be found by name"));
+        }
+        Ok(databases)
     }
 
     /// Opens a database by name or, without one, the only one that is not a template and not `postgres`; `postgres`

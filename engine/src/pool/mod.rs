@@ -7,6 +7,7 @@
 //!   ahead can be taken from it by one that has no frame at all (`wait`).
 //! - Locks here are held for a few instructions, one at a time, never while calling the IO method or waiting.
 
+pub mod balance;
 mod config;
 mod inflight;
 mod mapping;
@@ -158,6 +159,17 @@ impl BufferPool {
         let page = self.acquire(&asker, block, &mut None, &mut metrics);
         lock(&self.session.metrics).add(&metrics);
         page
+    }
+
+    /// The block of `page` once more from the file, because the bytes that are in the pool seem wrong. Whoever asks for
+    /// the block from now on gets the new bytes; who holds a pin keeps the old ones.
+    ///
+    /// # Errors
+    /// As [`read_block`](Self::read_block).
+    pub fn reread(&self, relation: RelationId, page: &PinnedPage) -> Result<PinnedPage> {
+        // The caller's pin keeps the frame with this block, so this takes nobody else's entry.
+        self.shared.table.remove(&self.shared.frames, relation.tag(page.block()), page.frame());
+        self.read_block(relation, page.block())
     }
 
     /// The strategy for a scan over `blocks` blocks with the pool's settings.

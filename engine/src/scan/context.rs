@@ -6,7 +6,7 @@ use crate::{
     cluster::RelationInfo,
     engine::EngineInner,
     heap::{PageCheck, ValidPage, VerifyMode},
-    pool::RelationId,
+    pool::{PinnedPage, RelationId},
     schema::{TypeCatalog, TypeKind},
 };
 use std::sync::Arc;
@@ -105,6 +105,15 @@ impl TableContext {
         Ok(())
     }
 
+    /// Passes over a row, if the policy says so; the error that is left says where it is.
+    #[cold]
+    pub(crate) fn pass_row(&self, error: Error, block: u32, number: u16) -> Result<()> {
+        let damage = self.engine.cluster.damage();
+        damage
+            .pass_row(error, || self.fork.path_of(block), block, number)
+            .map_err(|error| super::locate(error, self, block))
+    }
+
     /// Checks a page; `None` is one that was never written.
     #[inline]
     pub(crate) fn check<'a>(&self, bytes: &'a [u8], block: u32) -> Result<Option<ValidPage<'a>>> {
@@ -126,6 +135,38 @@ pub(crate) fn check_page<'a>(
         Ok(PageCheck::New) => Ok(None),
         Err(fault) => Err(fault.into_error(&fork.path_of(block), block)),
     }
+}
+
+/// What becomes of a page that failed its check: it is read once more, because a writer may have been at work on it. Gives
+/// the page if it is right now; `None` if the policy passes over it.
+///
+/// # Errors
+/// `error`, if the page stays as it is and the policy says so.
+#[cold]
+pub(crate) fn second_look(
+    engine: &EngineInner,
+    fork: &RelationFork,
+    relation: RelationId,
+    page: &PinnedPage,
+    error: Error,
+) -> Result<Option<PinnedPage>> {
+    let damage = engine.cluster.damage();
+    // A second read that fails proves nothing; the verdict stands. A block that is gone now was not damaged but cut off.
+    let error = match engine.pool.reread(relation, page) {
+        Ok(again) => match check_page(fork, engine.verify, again.bytes(), again.block()) {
+            Ok(_) => {
+                damage.count_reread();
+                return Ok(Some(again));
+            }
+            Err(second) if again.bytes() != page.bytes() => second
+                .in_context("the block changes while it is read")
+                .with_hint("something writes to the files: scan a copy or a snapshot"),
+            Err(_) => error,
+        },
+        Err(gone) if gone.kind() == ErrorKind::Io && gone.errno().is_none() => gone,
+        Err(_) => error,
+    };
+    damage.pass_block(error).map(|()| None)
 }
 
 fn base_type(types: &TypeCatalog, mut oid: u32) -> u32 {

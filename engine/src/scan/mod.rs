@@ -16,6 +16,7 @@ pub(crate) mod toast;
 
 pub use context::Column;
 pub(crate) use context::TableContext;
+use context::second_look;
 pub use output::RowFormat;
 pub use row::Row;
 
@@ -47,6 +48,12 @@ pub struct ScanStats {
     pub tuples: u64,
     /// Rows whose transaction ids the cluster never gave out; they are not shown. More than 0 is a sign of damage.
     pub future_xids: u64,
+    /// Pages that were left out, or counted as empty, because they are damaged or not there.
+    pub damaged_pages: u64,
+    /// Rows of good pages that were left out because they are damaged, or because nobody knows whether they are there.
+    pub damaged_rows: u64,
+    /// Pages that failed their check and were right when they were read again.
+    pub reread_pages: u64,
     /// Wall time since the scan began, in nanoseconds.
     pub elapsed_nanos: u64,
     /// What the reads did.
@@ -197,7 +204,8 @@ impl Scan {
     ///
     /// # Errors
     /// `Io`, `Checksum`, `Corrupt` (naming file and block), `Visibility`, and those of the buffer pool. After an error
-    /// the scan can go on with the next page; rows of the bad page are then missing.
+    /// the scan can go on with the next page; rows of the bad page are then missing. [`OnCorruption`](crate::OnCorruption)
+    /// says which damage is no error.
     pub fn next_page(&mut self) -> Result<Option<Page<'_>>> {
         if !self.advance()? {
             return Ok(None);
@@ -219,6 +227,7 @@ impl Scan {
             values: Vec::with_capacity(self.plan.outputs()),
             left: &mut self.left,
             rows: &mut self.stats.rows,
+            damaged: &mut self.stats.damaged_rows,
         }))
     }
 
@@ -241,14 +250,36 @@ impl Scan {
         self.current = None;
         while self.left > 0 {
             let Some(page) = self.stream.next_page() else { return Ok(false) };
-            let page = page?;
+            let mut page = match page {
+                Ok(page) => page,
+                Err(error) => {
+                    self.pass_block(error)?;
+                    continue;
+                }
+            };
             self.stats.pages += 1;
-            let Some(valid) = self.context.check(page.bytes(), page.block())? else {
+            let checked = match self.context.check(page.bytes(), page.block()) {
+                Ok(checked) => checked,
+                Err(error) => match self.second_look(&page, error)? {
+                    Some(again) => {
+                        page = again;
+                        self.context.check(page.bytes(), page.block())?
+                    }
+                    None => continue,
+                },
+            };
+            let Some(valid) = checked else {
                 self.stats.new_pages += 1;
                 continue;
             };
             let visibility = Visibility::new(&self.context.engine.log, Rows::Committed);
-            let found = visibility.select(&valid, &mut self.visible);
+            let mut found = visibility.select(&valid, &mut self.visible);
+            if found.is_err() && self.context.engine.cluster.damage().skips_rows() {
+                let (context, lost) = (&self.context, &mut self.stats.damaged_rows);
+                found = visibility.select_known(&valid, &mut self.visible, |error, number| {
+                    context.pass_row(error, valid.block(), number).map(|()| *lost += 1)
+                });
+            }
             self.summary = Some(*valid.summary());
             self.stats.tuples += u64::from(valid.summary().tuples);
             self.stats.future_xids += visibility.future_xids();
@@ -259,6 +290,49 @@ impl Scan {
             }
         }
         Ok(false)
+    }
+
+    /// Goes on behind a block that cannot be read, if the policy says so.
+    #[cold]
+    fn pass_block(&mut self, error: Error) -> Result<()> {
+        self.context.engine.cluster.damage().pass_block(error)?;
+        self.stats.damaged_pages += 1;
+        Ok(())
+    }
+
+    /// A page that failed its check: read again, or passed over.
+    #[cold]
+    fn second_look(&mut self, page: &PinnedPage, error: Error) -> Result<Option<PinnedPage>> {
+        let context = &self.context;
+        let again = second_look(&context.engine, &context.fork, context.relation, page, error)?;
+        match again {
+            Some(_) => self.stats.reread_pages += 1,
+            None => self.stats.damaged_pages += 1,
+        }
+        Ok(again)
+    }
+
+    /// Takes the rows that cannot be taken apart out of the current page's, if `error`, which one of them caused, is
+    /// passed over.
+    #[cold]
+    fn pass_broken_rows(&mut self, error: Error) -> Result<()> {
+        if !self.context.engine.cluster.damage().skips_rows() {
+            return Err(error);
+        }
+        let Some(page) = &self.current else { return Err(error) };
+        let Some(valid) = self.checked(page) else { return Err(error) };
+        let (context, plan, lost) = (&self.context, &self.plan, &mut self.stats.damaged_rows);
+        self.visible.list(&valid);
+        let (mut values, mut failed) = (Vec::new(), None);
+        self.visible.retain(|pointer| {
+            let Err(error) = plan.deform(&valid.tuple(*pointer), &mut values) else { return true };
+            match context.pass_row(error, valid.block(), pointer.number) {
+                Ok(()) => *lost += 1,
+                Err(error) => failed = Some(error),
+            }
+            false
+        });
+        failed.map_or(Ok(()), Err)
     }
 
     /// The page that `advance` has checked: its line pointers and what held for all its tuples.
@@ -308,6 +382,7 @@ pub struct Page<'s> {
     values: Vec<Datum<'s>>,
     left: &'s mut u64,
     rows: &'s mut u64,
+    damaged: &'s mut u64,
 }
 
 impl Page<'_> {
@@ -331,21 +406,44 @@ impl Page<'_> {
         self.page.bytes()
     }
 
-    /// The next row, or `None` behind the last one of the page (or of the scan's limit).
+    /// Leaves out the row that [`next_row`](Self::next_row) gave last, because one of its values cannot be read, if the
+    /// policy ([`OnCorruption`](crate::OnCorruption)) says so: it goes to the list of damage and does not count.
+    ///
+    /// # Errors
+    /// `error`, with file and block, if the policy does not pass over it.
+    pub fn leave_out(&mut self, error: Error) -> Result<()> {
+        let number = self.next.checked_sub(1).and_then(|last| self.visible.get(last)).map_or(0, |p| p.number);
+        self.context.pass_row(error, self.page.block(), number)?;
+        *self.damaged += 1;
+        *self.left += 1;
+        *self.rows -= 1;
+        Ok(())
+    }
+
+    /// The next row, or `None` behind the last one of the page (or of the scan's limit). Rows that cannot be taken apart
+    /// are left out if the policy ([`OnCorruption`](crate::OnCorruption)) says so.
     ///
     /// # Errors
     /// `Corrupt` if the row's values do not fit its tuple, `Schema` if it has more columns than the catalog says.
     #[inline]
     pub fn next_row(&mut self) -> Result<Option<Row<'_>>> {
-        let Some(pointer) = self.visible.get(self.next) else { return Ok(None) };
-        if *self.left == 0 {
-            return Ok(None);
-        }
-        self.next += 1;
+        let tuple = loop {
+            let Some(pointer) = self.visible.get(self.next) else { return Ok(None) };
+            if *self.left == 0 {
+                return Ok(None);
+            }
+            self.next += 1;
+            let tuple = self.page.tuple(*pointer);
+            match self.plan.deform(&tuple, &mut self.values) {
+                Ok(()) => break tuple,
+                Err(error) => {
+                    self.context.pass_row(error, self.page.block(), tuple.number())?;
+                    *self.damaged += 1;
+                }
+            }
+        };
         *self.left -= 1;
         *self.rows += 1;
-        let tuple = self.page.tuple(*pointer);
-        self.plan.deform(&tuple, &mut self.values).map_err(|e| locate(e, self.context, self.page.block()))?;
         Ok(Some(Row {
             tuple,
             values: &self.values,

@@ -1,6 +1,6 @@
 //! Rows as text: what COPY prints, CSV, JSON lines.
 
-use super::{Page, Row, Scan, ScanBuilder, ScanStats, locate, row::payload};
+use super::{Page, Row, Scan, ScanBuilder, ScanStats, row::payload};
 use crate::{
     Error, ErrorKind, Result,
     heap::{Datum, PageColumns},
@@ -53,11 +53,12 @@ impl ScanBuilder {
                 Ok(None) => break,
                 Err(error) => Err(error),
             };
-            if result.is_err() {
-                // What came before the bad row or page is right; a consumer of a pipe shall have it.
-                write(&mut buffer, out)?;
+            if let Err(error) = result {
+                // What came before the bad row or page is right; a consumer of a pipe shall have it. If it does not want
+                // it, the error is still the first one.
+                let _ = write(&mut buffer, out);
+                return Err(error);
             }
-            result?;
             progress(scan.stats.pages);
         }
         write(&mut buffer, out)?;
@@ -146,7 +147,7 @@ impl RowWriter {
     }
 
     fn page(&mut self, page: &mut Page<'_>, buffer: &mut Vec<u8>, out: &mut dyn Write) -> Result<()> {
-        let (context, block) = (page.context, page.block());
+        let block = page.block();
         if self.format == RowFormat::Text && self.text_page(page, buffer, out)? {
             return Ok(());
         }
@@ -155,12 +156,18 @@ impl RowWriter {
             if self.format == RowFormat::Json {
                 buffer.push(b'{');
             }
+            let mut failed = None;
             for column in 0..row.len() {
                 if let Err(error) = self.value(&mut row, column, buffer) {
-                    buffer.truncate(start);
                     let place = format!("row ({block},{}), column {}", row.ctid().1, self.names[column]);
-                    return Err(locate(error.in_context(place), context, block));
+                    failed = Some(error.in_context(place));
+                    break;
                 }
+            }
+            if let Some(error) = failed {
+                buffer.truncate(start);
+                page.leave_out(error)?;
+                continue;
             }
             buffer.extend_from_slice(if self.format == RowFormat::Json { b"}\n" } else { b"\n" });
             if buffer.len() >= CHUNK {
@@ -183,15 +190,21 @@ impl RowWriter {
             *page.left -= 1;
             *page.rows += 1;
             let start = buffer.len();
+            let mut failed = None;
             for column in 0..self.columns.len() {
                 if column > 0 {
                     buffer.push(b'\t');
                 }
                 if let Err(error) = self.text_value(page, row, column, buffer) {
-                    buffer.truncate(start);
                     let place = format!("row ({},{}), column {}", page.block(), pointer.number, self.names[column]);
-                    return Err(locate(error.in_context(place), page.context, page.block()));
+                    failed = Some(error.in_context(place));
+                    break;
                 }
+            }
+            if let Some(error) = failed {
+                buffer.truncate(start);
+                page.leave_out(error)?;
+                continue;
             }
             buffer.push(b'\n');
             if buffer.len() >= CHUNK {

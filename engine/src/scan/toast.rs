@@ -4,7 +4,7 @@
 //! bytes a chunk (about 0.8 % of the TOAST table's size); after that each value costs the blocks that hold its chunks,
 //! read through the pool.
 
-use super::context::check_page;
+use super::context::{check_page, second_look};
 use crate::{
     Error, RelationFork, Result, cluster,
     engine::EngineInner,
@@ -78,17 +78,43 @@ impl ToastTables {
         let visibility = Visibility::new(&self.engine.log, Rows::Committed);
         let mut visible = VisibleSet::default();
         let mut builder = ChunkMapBuilder::new(CHUNKS_MAX);
+        let damage = self.engine.cluster.damage();
         while let Some(page) = stream.next_page() {
-            let page = page?;
+            let mut page = match page {
+                Ok(page) => page,
+                Err(error) => {
+                    damage.pass_block(error)?;
+                    continue;
+                }
+            };
+            let checked = match check_page(&table.fork, self.engine.verify, page.bytes(), page.block()) {
+                Ok(checked) => checked,
+                Err(error) => match second_look(&self.engine, &table.fork, table.relation, &page, error)? {
+                    Some(again) => {
+                        page = again;
+                        check_page(&table.fork, self.engine.verify, page.bytes(), page.block())?
+                    }
+                    None => continue,
+                },
+            };
+            let Some(valid) = checked else { continue };
+            let path = || table.fork.path_of(page.block());
             let located = |error: Error| match error.path() {
-                None => error.with_path(table.fork.path_of(page.block())),
+                None => error.with_path(path()),
                 Some(_) => error,
             };
-            let checked = check_page(&table.fork, self.engine.verify, page.bytes(), page.block())?;
-            let Some(valid) = checked else { continue };
-            visibility.visible(&valid, &mut visible).map_err(located)?;
+            // A chunk that is left out is missed by the row that needs it.
+            let pass = |error, number| damage.pass_chunk(error, path, page.block(), number).map_err(located);
+            if let Err(error) = visibility.visible(&valid, &mut visible) {
+                if !damage.skips_rows() {
+                    return Err(located(error));
+                }
+                visibility.select_known(&valid, &mut visible, pass)?;
+            }
             for pointer in visible.tuples() {
-                builder.add(&valid.tuple(*pointer)).map_err(located)?;
+                if let Err(error) = builder.add(&valid.tuple(*pointer)) {
+                    pass(error, pointer.number)?;
+                }
             }
         }
         Ok(builder.finish())

@@ -72,6 +72,12 @@ impl VisibleSet {
         self.unlisted > 0
     }
 
+    /// Keeps the tuples that `keep` says; they must be listed.
+    pub(crate) fn retain(&mut self, keep: impl FnMut(&LinePointer) -> bool) {
+        debug_assert_eq!(self.unlisted, 0, "tuples that are not listed cannot be told apart");
+        self.tuples.retain(keep);
+    }
+
     /// Puts all tuples of `page`, for which [`Visibility::select`] made this set, into the list, if they are not there.
     #[inline]
     pub(crate) fn list(&mut self, page: &ValidPage<'_>) {
@@ -175,6 +181,29 @@ impl<'log> Visibility<'log> {
                 self.plainly_visible(&tuple) || self.judge(&tuple, &mut inserter, &mut deleter)? == Status::Visible;
             if visible == wanted {
                 out.tuples.push(pointer);
+            }
+        }
+        Ok(())
+    }
+
+    /// As [`visible`](Self::visible), but a tuple whose fate cannot be found out goes, with its number, to `unknown`, and
+    /// is left out.
+    ///
+    /// # Errors
+    /// What `unknown` says.
+    pub(crate) fn select_known(
+        &self,
+        page: &ValidPage<'_>,
+        out: &mut VisibleSet,
+        mut unknown: impl FnMut(Error, u16) -> Result<()>,
+    ) -> Result<()> {
+        out.tuples.clear();
+        out.unlisted = 0;
+        for pointer in page.line_pointers() {
+            match self.check(&page.tuple(pointer)) {
+                Ok(true) => out.tuples.push(pointer),
+                Ok(false) => {}
+                Err(error) => unknown(error, pointer.number)?,
             }
         }
         Ok(())

@@ -218,7 +218,9 @@ fn list_stands_for(have: &[u8], wanted: &[u8], item: &Field) -> bool {
         DataType::Float64 => have == wanted.replace("9.999999999999999e+22", "1e+23"),
         DataType::Timestamp(..) => wanted.contains("29427") && have.contains("infinity"),
         // Boxes have commas, and arrays of them semicolons.
-        DataType::Utf8 => have.replace(['"', ',', ';'], "") == wanted.replace(['"', ',', ';'], "") && wanted.contains(';'),
+        DataType::Utf8 => {
+            have.replace(['"', ',', ';'], "") == wanted.replace(['"', ',', ';'], "") && wanted.contains(';')
+        }
         _ => false,
     }
 }

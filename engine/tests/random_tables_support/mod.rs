@@ -66,8 +66,14 @@ const TYPES: &[(&str, &str)] = &[
     ("bytea", "decode(repeat(@m, abs(@h % 5)), 'hex')"),
     ("date", "CASE WHEN @h % 29 = 0 THEN 'infinity'::date ELSE '2000-01-01'::date + @h % 700000 END"),
     ("time", "'00:00'::time + make_interval(secs => abs(@h % 86400) + 0.25)"),
-    ("timetz", "format('12:%s:00%s', lpad(abs(@h % 60)::text, 2, '0'), CASE WHEN @h > 0 THEN '+05:30' ELSE '-03' END)::timetz"),
-    ("timestamp", "CASE WHEN @h % 29 = 0 THEN '-infinity'::timestamp ELSE '1999-12-31'::timestamp + make_interval(secs => @h::float8 * 10) END"),
+    (
+        "timetz",
+        "format('12:%s:00%s', lpad(abs(@h % 60)::text, 2, '0'), CASE WHEN @h > 0 THEN '+05:30' ELSE '-03' END)::timetz",
+    ),
+    (
+        "timestamp",
+        "CASE WHEN @h % 29 = 0 THEN '-infinity'::timestamp ELSE '1999-12-31'::timestamp + make_interval(secs => @h::float8 * 10) END",
+    ),
     ("timestamptz", "'2020-02-29'::timestamptz + make_interval(days => @h % 900000, secs => 0.000001)"),
     ("interval", "make_interval(months => @h % 1000, days => @h % 77, secs => @h / 100.0)"),
     ("uuid", "@m::uuid"),
@@ -75,7 +81,10 @@ const TYPES: &[(&str, &str)] = &[
     ("jsonb", "jsonb_build_object('k', @h, 'list', jsonb_build_array(@m, NULL, i / 3.0, true), @m, '{}'::jsonb)"),
     ("jsonpath", "('$.a' || abs(@h::int8) || ' ? (@.b > 1)')::jsonpath"),
     ("xml", "('<a b=\"' || i || '\">' || @m || '</a>')::xml"),
-    ("inet", "CASE WHEN @h % 3 = 0 THEN '2001:db8::'::inet + abs(@h::int8) ELSE '10.0.0.0/8'::inet + abs(@h % 16777216) END"),
+    (
+        "inet",
+        "CASE WHEN @h % 3 = 0 THEN '2001:db8::'::inet + abs(@h::int8) ELSE '10.0.0.0/8'::inet + abs(@h % 16777216) END",
+    ),
     ("cidr", "set_masklen('192.168.0.0/16'::cidr, 16 + abs(@h % 3) - abs(@h % 3))"),
     ("macaddr", "substr(@m, 1, 12)::macaddr"),
     ("macaddr8", "substr(@m, 1, 16)::macaddr8"),
@@ -101,7 +110,10 @@ const TYPES: &[(&str, &str)] = &[
     ("words", "ARRAY[@m, NULL, 'a b', '']"),
     ("comp", "ROW(@h, @m || '\"', @h / 3.0, ARRAY['2000-01-01'::date, NULL])::comp"),
     ("nest", "ROW(ROW(@h, NULL, 1, '{}')::comp, ARRAY[ROW(1, @m, NULL, NULL)::comp, NULL], 'x')::nest"),
-    ("int4[]", "CASE @h % 4 WHEN 0 THEN '{}'::int4[] WHEN 1 THEN ARRAY[[@h, i::int4], [NULL, 4]] WHEN 2 THEN '[3:4]={1,2}' ELSE ARRAY[@h, NULL, i::int4] END"),
+    (
+        "int4[]",
+        "CASE @h % 4 WHEN 0 THEN '{}'::int4[] WHEN 1 THEN ARRAY[[@h, i::int4], [NULL, 4]] WHEN 2 THEN '[3:4]={1,2}' ELSE ARRAY[@h, NULL, i::int4] END",
+    ),
     ("text[]", "string_to_array(repeat(@m || ',', abs(@h % 9)), ',')"),
     ("numeric[]", "ARRAY[@h::numeric / 3, 'NaN', NULL]"),
     ("mood[]", "ARRAY['sad', NULL, 'so so']::mood[]"),
@@ -116,7 +128,10 @@ const TYPES: &[(&str, &str)] = &[
     // Toasted: compressible, and not.
     ("text STORAGE MAIN", "repeat(@m, abs(@h % 300))"),
     ("text STORAGE EXTERNAL", "repeat(@m, abs(@h % 150))"),
-    ("bytea STORAGE EXTENDED", "(SELECT decode(string_agg(md5(g || @m), ''), 'hex') FROM generate_series(1, abs(@h % 250)) g)"),
+    (
+        "bytea STORAGE EXTENDED",
+        "(SELECT decode(string_agg(md5(g || @m), ''), 'hex') FROM generate_series(1, abs(@h % 250)) g)",
+    ),
 ];
 
 /// Types of 13, 14, 16 and later, and of extensions.
@@ -282,7 +297,9 @@ impl Maker<'_> {
             }
             4 => {
                 let [a, b, c] = [self.insert_statement(15), self.update_statement(), self.insert_statement(9)];
-                self.line(&format!("BEGIN;\nSAVEPOINT a;\n{a};\nSAVEPOINT b;\n{b};\nROLLBACK TO b;\n{c};\nRELEASE a;\nCOMMIT"));
+                self.line(&format!(
+                    "BEGIN;\nSAVEPOINT a;\n{a};\nSAVEPOINT b;\n{b};\nROLLBACK TO b;\n{c};\nRELEASE a;\nCOMMIT"
+                ));
             }
             5 => {
                 let [a, b] = [self.insert_statement(15), self.update_statement()];
@@ -311,7 +328,9 @@ impl Maker<'_> {
                 // Rows that were locked, by a transaction that ended one way or the other.
                 let end = if self.random.below(2) == 0 { "COMMIT" } else { "ROLLBACK" };
                 let name = &self.name;
-                self.line(&format!("BEGIN;\nSELECT count(*) FROM (SELECT FROM {name} WHERE i % 3 = 0 FOR SHARE) s;\n{end}"));
+                self.line(&format!(
+                    "BEGIN;\nSELECT count(*) FROM (SELECT FROM {name} WHERE i % 3 = 0 FOR SHARE) s;\n{end}"
+                ));
             }
         }
     }
@@ -321,7 +340,9 @@ impl Maker<'_> {
         let salt = self.random.below(1000);
         let value = self.types[index].value.replace("@h", &format!("{salt}")).replace("@m", &format!("md5('{salt}')"));
         // Subqueries and the row number have no place in a default.
-        if value.contains("SELECT") || value.contains('i') && value.split(|c: char| !c.is_alphanumeric()).any(|w| w == "i") {
+        if value.contains("SELECT")
+            || value.contains('i') && value.split(|c: char| !c.is_alphanumeric()).any(|w| w == "i")
+        {
             return String::new();
         }
         format!(" DEFAULT {value}")

@@ -142,6 +142,10 @@ pub(crate) struct ClusterArgs {
     /// Read a cluster that was not shut down cleanly: WAL is not replayed, so recent changes can be missing or torn
     #[arg(long)]
     pub(crate) allow_unclean: bool,
+    /// What to do about damage: fail; skip: leave damaged pages and rows out; zero: take damaged pages as empty. With losses
+    /// the exit code is 1
+    #[arg(long, default_value = "fail", value_name = "POLICY")]
+    pub(crate) on_corruption: heapscan::OnCorruption,
     /// Follow tablespace links that lead out of the data directory (they may point at a live server's files)
     #[arg(long)]
     pub(crate) follow_tablespace_links: bool,
@@ -242,6 +246,9 @@ pub(crate) struct ScanArgs {
     /// Write to this file instead of standard output
     #[arg(long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
+    /// Write what was damaged (file, block, row, reason) to this file, as JSON
+    #[arg(long, value_name = "FILE")]
+    pub(crate) damage_report: Option<PathBuf>,
     /// Print the metrics of the scan to standard error
     #[arg(long, value_name = "FORMAT", value_enum)]
     pub(crate) stats: Option<StatsFormat>,

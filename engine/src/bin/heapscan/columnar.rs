@@ -1,6 +1,9 @@
 //! `heapscan scan --format arrow|parquet`: record batches, as they come, into an IPC stream or a Parquet file.
 
-use crate::args::{ArrayForm, ColumnarArgs, Compression, InfinityForm, RowFormat, SpecialForm, TextForm};
+use crate::{
+    args::{ArrayForm, ColumnarArgs, Compression, InfinityForm, RowFormat, SpecialForm, TextForm},
+    output::Output,
+};
 use arrow_ipc::{
     CompressionType,
     writer::{IpcWriteOptions, StreamWriter},
@@ -43,12 +46,13 @@ impl Kind {
     }
 }
 
-/// Writes all rows. If that fails midway, what was written lacks the end that makes it whole.
+/// Writes all rows; the caller finishes `out`. If that fails midway, what was written to a pipe lacks the end that makes
+/// it whole.
 pub(crate) fn write(
     scan: ScanBuilder,
     kind: Kind,
     args: &ColumnarArgs,
-    out: Box<dyn Write + Send>,
+    out: &mut Output,
     progress: &mut dyn FnMut(u64),
 ) -> Result<ScanStats> {
     let mut options = options(args)?;
@@ -110,7 +114,7 @@ fn fit_parquet(scan: &ScanBuilder, options: &mut BatchOptions) -> Result<()> {
 fn ipc_stream(
     mut batches: Batches,
     compression: Option<Compression>,
-    out: Box<dyn Write + Send>,
+    out: &mut Output,
     progress: &mut dyn FnMut(u64),
 ) -> Result<ScanStats> {
     let compression = match compression.unwrap_or(Compression::None) {
@@ -147,7 +151,7 @@ fn ipc_stream(
 fn parquet_file(
     mut batches: Batches,
     compression: Option<Compression>,
-    out: Box<dyn Write + Send>,
+    out: &mut Output,
     progress: &mut dyn FnMut(u64),
 ) -> Result<ScanStats> {
     let compression = match compression.unwrap_or(Compression::Zstd) {

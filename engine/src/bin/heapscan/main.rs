@@ -9,6 +9,7 @@ mod generate;
 mod ls;
 mod methods;
 mod numa;
+mod output;
 mod report;
 mod scan;
 mod signals;
@@ -81,6 +82,7 @@ fn options(args: &args::ClusterArgs) -> EngineOptions {
         io_uncached: engine.io_uncached,
         huge_pages: engine.huge_pages,
         verify: engine.verify,
+        on_corruption: args.on_corruption,
         allow_unclean: args.allow_unclean,
         follow_tablespace_links: args.follow_tablespace_links,
         ..EngineOptions::default()

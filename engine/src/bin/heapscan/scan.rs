@@ -1,17 +1,18 @@
 //! `heapscan scan`
 
-use crate::{args, columnar, open, report, say};
+use crate::{
+    args, columnar, open,
+    output::{Output, check_output},
+    report, say,
+};
 use heapscan::{
-    Engine, Error, ErrorKind, Result, RowFormat, ScanBuilder, ScanStats, Table,
+    DamageReport, Engine, Error, ErrorKind, Result, RowFormat, ScanBuilder, ScanStats, Table,
     aggregate::{self, AggregateCall},
     copy,
 };
 use indicatif::{ProgressBar, ProgressStyle};
 use std::{
-    fs::File,
     io::{self, IsTerminal, Write},
-    os::unix::fs::MetadataExt,
-    path::{Path, PathBuf},
     time::Duration,
 };
 
@@ -27,7 +28,7 @@ pub(crate) fn run(args: &args::ScanArgs) -> Result<()> {
     for warning in table.warnings() {
         say(&format!("heapscan: warning: {warning}"));
     }
-    if let Some(path) = &args.output {
+    for path in [&args.output, &args.damage_report].into_iter().flatten() {
         check_output(path, &engine, &table)?;
     }
     let mut scan = table.scan();
@@ -46,32 +47,73 @@ pub(crate) fn run(args: &args::ScanArgs) -> Result<()> {
         }
     }
     let progress = progress_bar(&table, args);
-    let stats = match &calls {
-        Some(calls) => aggregates(scan, calls, args, &progress)?,
-        None => rows(scan, args, &progress)?,
+    let result = match &calls {
+        Some(calls) => aggregates(scan, calls, args, &progress),
+        None => rows(scan, args, &progress),
     };
     progress.finish_and_clear();
+    if let Err(error) = &result {
+        engine.damage().record(error);
+    }
+    // Also of a scan that did not end: what was left out before counts.
+    damage_report(&engine, &table, args)?;
+    let stats = result?;
     if stats.future_xids > 0 {
         say(&format!(
             "heapscan: warning: {} rows have transaction ids that the cluster never gave out and were not shown",
             stats.future_xids
         ));
     }
-    print_stats(&engine, &table, args, &stats, &began)
+    print_stats(&engine, &table, args, &stats, &began)?;
+    let totals = engine.damage().totals();
+    if totals.reread > 0 {
+        let pages = totals.reread;
+        say(&format!(
+            "heapscan: warning: {pages} pages failed their check and were right when read again: something writes"
+        ));
+    }
+    if totals.any() {
+        let mut what = format!("the output is incomplete: {totals}");
+        if let Some(first) = engine.damage().list().first() {
+            what.push_str(&format!("; the first: {first}"));
+        }
+        let error = Error::new(ErrorKind::Corrupt, what);
+        return Err(match &args.damage_report {
+            Some(file) => error.with_hint(format!("all are in {}", file.display())),
+            None => error.with_hint("--damage-report FILE lists all"),
+        });
+    }
+    Ok(())
+}
+
+fn damage_report(engine: &Engine, table: &Table, args: &args::ScanArgs) -> Result<()> {
+    let Some(path) = &args.damage_report else { return Ok(()) };
+    let name = format!("{}.{}", table.info().schema, table.info().name);
+    let report = DamageReport::new(engine.cluster().path(), Some(name), engine.damage());
+    let text = serde_json::to_string_pretty(&report)
+        .map_err(|e| Error::new(ErrorKind::Io, format!("cannot make JSON: {e}")))?;
+    let mut out = Output::new(Some(path));
+    writeln!(out, "{text}").and_then(|()| out.finish()).map_err(|e| Error::os(path, "write the damage report", &e))
 }
 
 fn rows(scan: ScanBuilder, args: &args::ScanArgs, progress: &ProgressBar) -> Result<ScanStats> {
-    let mut out = output(args.output.as_deref())?;
+    let mut out = Output::new(args.output.as_deref());
     if let Some(kind) = columnar::Kind::of(args.format) {
         let mut done = |pages| progress.set_position(pages);
-        return columnar::write(scan, kind, &args.columnar, out, &mut done).map_err(|e| in_output(e, args));
+        let stats = columnar::write(scan, kind, &args.columnar, &mut out, &mut done).map_err(|e| in_output(e, args))?;
+        out.finish().map_err(|e| write_error(e, args))?;
+        return Ok(stats);
     }
     let format = match args.format {
         args::RowFormat::Csv => RowFormat::Csv,
         args::RowFormat::Json => RowFormat::Json,
         _ => RowFormat::Text,
     };
-    scan.write_rows_with(format, &mut out, &mut |pages| progress.set_position(pages)).map_err(|e| in_output(e, args))
+    let stats = scan
+        .write_rows_with(format, &mut out, &mut |pages| progress.set_position(pages))
+        .map_err(|e| in_output(e, args))?;
+    out.finish().map_err(|e| write_error(e, args))?;
+    Ok(stats)
 }
 
 /// What has no sense for the binary formats.
@@ -145,82 +187,21 @@ fn aggregates(
         }
     }
     line.push(b'\n');
-    let mut out = output(args.output.as_deref())?;
-    out.write_all(&line).and_then(|()| out.flush()).map_err(|e| {
-        let error = Error::new(ErrorKind::Io, format!("cannot write the output: {e}"));
-        in_output(
-            e.raw_os_error().map_or(error.with_source(e), |errno| {
-                Error::new(ErrorKind::Io, format!("cannot write the output: {}", io::Error::from_raw_os_error(errno)))
-                    .with_errno(errno)
-            }),
-            args,
-        )
-    })?;
+    let mut out = Output::new(args.output.as_deref());
+    out.write_all(&line).and_then(|()| out.finish()).map_err(|e| write_error(e, args))?;
     Ok(result.stats)
 }
 
-/// Refuses to write where the cluster lies: creating the output would empty one of its files, or leave a stray one.
-fn check_output(path: &Path, engine: &Engine, table: &Table) -> Result<()> {
-    let refuse = |why: &str| {
-        Err(Error::new(ErrorKind::Usage, format!("will not be written: {why}"))
-            .with_path(path)
-            .with_hint("choose an output file outside the cluster"))
-    };
-    let target = match (path.canonicalize(), path.symlink_metadata()) {
-        (Ok(target), _) => target,
-        (Err(_), Ok(_)) => return refuse("it is a link that leads nowhere, or cannot be followed"),
-        (Err(_), Err(_)) => {
-            let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-            let folder = folder.canonicalize().map_err(|e| Error::os(path, "create", &e))?;
-            folder.join(path.file_name().unwrap_or_default())
-        }
-    };
-    let inside = |folder: &Path| folder.canonicalize().is_ok_and(|folder| target.starts_with(folder));
-    if inside(engine.cluster().path()) || table.fork().path().parent().is_some_and(inside) {
-        return refuse("it lies in the cluster that is read");
-    }
-    // A hard link elsewhere is the same file.
-    let Ok(existing) = target.metadata() else { return Ok(()) };
-    let last = table.blocks().saturating_sub(1);
-    let per_segment = engine.cluster().control().blocks_per_segment;
-    let same = (0..=last).step_by(per_segment as usize).any(|block| {
-        let segment = table.fork().path_of(block).metadata();
-        segment.is_ok_and(|s| (s.dev(), s.ino()) == (existing.dev(), existing.ino()))
-    });
-    if same { refuse("it is a file of the table that is read") } else { Ok(()) }
-}
-
-fn output(path: Option<&Path>) -> Result<Box<dyn Write + Send>> {
-    match path {
-        Some(path) => Ok(Box::new(LateFile { path: path.to_owned(), file: None })),
-        None => Ok(Box::new(io::stdout())),
-    }
-}
-
-/// A file that is created at the first write or flush: what is refused before that leaves an existing file alone.
-struct LateFile {
-    path: PathBuf,
-    file: Option<File>,
-}
-
-impl LateFile {
-    fn file(&mut self) -> io::Result<&mut File> {
-        let file = match self.file.take() {
-            Some(file) => file,
-            None => File::create(&self.path)?,
-        };
-        Ok(self.file.insert(file))
-    }
-}
-
-impl Write for LateFile {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.file()?.write(bytes)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.file()?.flush()
-    }
+fn write_error(error: io::Error, args: &args::ScanArgs) -> Error {
+    let message = format!("cannot write the output: {error}");
+    let refused = Error::new(ErrorKind::Io, message);
+    in_output(
+        error.raw_os_error().map_or(refused.with_source(error), |errno| {
+            let error = io::Error::from_raw_os_error(errno);
+            Error::new(ErrorKind::Io, format!("cannot write the output: {error}")).with_errno(errno)
+        }),
+        args,
+    )
 }
 
 /// Names the output file in an error of writing to it.

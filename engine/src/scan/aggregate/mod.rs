@@ -13,7 +13,7 @@ pub use parse::{AggregateCall, Argument, Function, parse, parse_columns};
 use super::{Column, Scan, ScanBuilder, ScanStats, TableContext, locate, row::payload, toast::PoolChunks};
 use crate::{
     Error, Result,
-    heap::{Datum, DeformPlan, Detoaster, ValidPage, Varlena},
+    heap::{Datum, DeformPlan, Detoaster, LinePointer, ValidPage, Varlena},
     visibility::VisibleSet,
 };
 use accumulator::Accumulator;
@@ -66,12 +66,25 @@ impl ScanBuilder {
         }
         let context = self.context.clone();
         let mut scan = Scan::new(self.context, columns, self.blocks, None)?;
+        let forgiving = context.engine.cluster.damage().skips_rows();
         while scan.advance_unlisted()? {
             let Some(page) = &scan.current else { break };
             let Some(valid) = scan.checked(page) else { continue };
             scan.stats.rows += scan.visible.len() as u64;
-            take_page(&valid, &mut scan.visible, &scan.plan, &mut running, &mut scan.detoaster)
-                .map_err(|e| locate(e, &context, page.block()))?;
+            let before = forgiving.then(|| running.clone());
+            let taken = take_page(&valid, &mut scan.visible, &scan.plan, &mut running, &mut scan.detoaster);
+            match (taken, before) {
+                (Ok(()), _) => {}
+                (Err(_), Some(before)) => {
+                    running = before;
+                    scan.visible.list(&valid);
+                    let rows = scan.visible.tuples();
+                    let lost = take_rows(&context, &valid, rows, &scan.plan, &mut running, &mut scan.detoaster)?;
+                    scan.stats.rows -= lost;
+                    scan.stats.damaged_rows += lost;
+                }
+                (Err(error), None) => return Err(locate(error, &context, page.block())),
+            }
             progress(scan.stats.pages);
         }
         let values = running
@@ -99,6 +112,7 @@ fn check_octet_length(context: &TableContext, call: &AggregateCall, index: usize
     Ok(())
 }
 
+#[derive(Clone)]
 struct Running {
     accumulator: Accumulator,
     /// Index into the scan's columns; `None` for `count(*)`.
@@ -138,6 +152,39 @@ fn take_page(
         }
     }
     Ok(())
+}
+
+/// Feeds the rows of a page that has damaged ones, and tells how many these are: a row counts for all aggregates or for
+/// none.
+#[cold]
+fn take_rows(
+    context: &TableContext,
+    page: &ValidPage<'_>,
+    visible: &[LinePointer],
+    plan: &DeformPlan,
+    running: &mut Vec<Running>,
+    detoaster: &mut Detoaster<PoolChunks>,
+) -> Result<u64> {
+    let mut lost = 0;
+    let mut values = Vec::with_capacity(plan.outputs());
+    for pointer in visible {
+        let before = running.clone();
+        let taken = plan.deform(&page.tuple(*pointer), &mut values).and_then(|()| {
+            running.iter_mut().try_for_each(|Running { accumulator, place }| match place {
+                Some(place) => take_value(accumulator, values[*place], detoaster),
+                None => {
+                    accumulator.add_presence(1);
+                    Ok(())
+                }
+            })
+        });
+        if let Err(error) = taken {
+            *running = before;
+            context.pass_row(error, page.block(), pointer.number)?;
+            lost += 1;
+        }
+    }
+    Ok(lost)
 }
 
 fn take_value(accumulator: &mut Accumulator, datum: Datum<'_>, detoaster: &mut Detoaster<PoolChunks>) -> Result<()> {

@@ -173,7 +173,8 @@ impl Bytes {
             if !decoder.decode(&stored[from..to], &mut self.values) {
                 let message = format!("the text has bytes that {} does not have", encoding::name(number));
                 let error = cells.at(row, Error::new(ErrorKind::Value, message));
-                return Err(error.with_hint("set BatchOptions::text to TextPolicy::Binary, or leave the column out"));
+                let hint = "set BatchOptions::text to TextPolicy::Binary, or leave the column out";
+                return Err(error.with_hint(hint).into_refusal());
             }
             from = to;
             *end = offset(self.values.len()).map_err(|e| cells.at(row, e))?;
@@ -199,7 +200,8 @@ impl Bytes {
             };
             if let Some(message) = error {
                 let error = cells.at(row, Error::new(ErrorKind::Value, message));
-                return Err(error.with_hint("set BatchOptions::text to TextPolicy::Binary, or leave the column out"));
+                let hint = "set BatchOptions::text to TextPolicy::Binary, or leave the column out";
+                return Err(error.with_hint(hint).into_refusal());
             }
         }
         Ok(())

@@ -60,7 +60,7 @@ impl<'a> Cells<'a> {
     #[cold]
     fn unexpected_null(&self, row: usize) -> Error {
         let error = Error::new(ErrorKind::Value, "NULL in a column that is declared NOT NULL");
-        self.at(row, error).with_hint("set BatchOptions::all_nullable")
+        self.at(row, error).with_hint("set BatchOptions::all_nullable").into_refusal()
     }
 
     /// Appends values of `N` bytes, each made by `load`.

@@ -302,9 +302,9 @@ fn replace<T>(
     message: impl FnOnce() -> String,
 ) -> Result<Option<T>> {
     match policy {
-        InfinityPolicy::Error => {
-            Err(Error::new(ErrorKind::Value, message()).with_hint("choose another BatchOptions::infinity"))
-        }
+        InfinityPolicy::Error => Err(Error::new(ErrorKind::Value, message())
+            .with_hint("choose another BatchOptions::infinity")
+            .into_refusal()),
         InfinityPolicy::Null => {
             *replaced += 1;
             Ok(None)
@@ -337,7 +337,8 @@ fn interval(
         _ => match micros.checked_mul(1000) {
             Some(nanos) => Ok(Some(IntervalMonthDayNano::new(months, days, nanos))),
             None => Err(Error::new(ErrorKind::Value, "the interval's time part is beyond 2^63 nanoseconds")
-                .with_hint("set BatchOptions::interval to IntervalPolicy::Text")),
+                .with_hint("set BatchOptions::interval to IntervalPolicy::Text")
+                .into_refusal()),
         },
     }
 }
@@ -390,7 +391,8 @@ fn append_decimals<T: Wide>(
         special_value => match special {
             SpecialNumericPolicy::Error => {
                 Err(Error::new(ErrorKind::Value, format!("{} is no decimal", text_of(special_value)))
-                    .with_hint("choose another BatchOptions::numeric_special, or text for the column"))
+                    .with_hint("choose another BatchOptions::numeric_special, or text for the column")
+                    .into_refusal())
             }
             SpecialNumericPolicy::Null => {
                 *replaced += 1;
@@ -419,8 +421,9 @@ fn misfit_error(misfit: Misfit, numeric: Numeric<'_>) -> Error {
         Misfit::Overflows => "has more digits than the decimal",
         Misfit::Damaged => "has a base-10000 digit above 9999",
     };
-    Error::new(ErrorKind::Value, format!("{} {why}", text_of(numeric)))
-        .with_hint("take a larger decimal, or text, for this column: BatchOptions::numeric_columns")
+    let error = Error::new(ErrorKind::Value, format!("{} {why}", text_of(numeric)))
+        .with_hint("take a larger decimal, or text, for this column: BatchOptions::numeric_columns");
+    if misfit == Misfit::Damaged { error } else { error.into_refusal() }
 }
 
 /// The nearest float, by way of the decimal text, which rounds once.
@@ -436,7 +439,8 @@ fn float(numeric: Numeric<'_>, text: &mut Vec<u8>) -> Result<Option<f64>> {
     let value = std::str::from_utf8(text).ok().filter(|_| written).and_then(|text| text.parse::<f64>().ok());
     match value {
         Some(value) if value.is_finite() => Ok(Some(value)),
-        Some(_) => Err(Error::new(ErrorKind::Value, format!("{} is beyond the range of a float64", text_of(numeric)))),
+        Some(_) => Err(Error::new(ErrorKind::Value, format!("{} is beyond the range of a float64", text_of(numeric)))
+            .into_refusal()),
         None => Err(Error::new(ErrorKind::Value, "the numeric's digits make no sense")),
     }
 }

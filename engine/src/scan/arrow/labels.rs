@@ -37,7 +37,8 @@ impl Labels {
         // Where the catalog's name was no UTF-8.
         if label.contains(char::REPLACEMENT_CHARACTER) {
             return Err(Error::new(ErrorKind::Value, format!("the enum label {label:?} is not UTF-8 in pg_enum"))
-                .with_hint("leave the column out"));
+                .with_hint("leave the column out")
+                .into_refusal());
         }
         let key = i32::try_from(self.labels.len())
             .map_err(|_| Error::new(ErrorKind::Limit, "more enum labels than a dictionary can have"))?;

@@ -20,6 +20,8 @@ use std::sync::Arc;
 /// the array's header as it was.
 const TEXTS: [u32; 3] = [25, 1042, 1043];
 
+const AS_TEXT: &str = "take arrays as text: ArrayPolicy::Text, --arrays text";
+
 /// The element type, as far as arrays depend on it.
 #[derive(Clone, Copy)]
 pub(super) struct Element {
@@ -114,7 +116,7 @@ impl ListBuilder {
         let Some(ListValues { element_oid, values }) = list else {
             let error =
                 Error::new(ErrorKind::Value, "an array of several dimensions, or not counted from 1, is no list");
-            return Err(cells.at(row, error).with_hint("take arrays as text: ArrayPolicy::Text, --arrays text"));
+            return Err(cells.at(row, error).with_hint(AS_TEXT).into_refusal());
         };
         let same = element_oid == self.element.oid || TEXTS.contains(&element_oid) && TEXTS.contains(&self.element.oid);
         if !same && !values.is_empty() {
@@ -122,7 +124,7 @@ impl ListBuilder {
                 ErrorKind::Value,
                 format!("the array has elements of type {element_oid}, not {}: a cast left it so", self.element.oid),
             );
-            return Err(cells.at(row, error).with_hint("take arrays as text: ArrayPolicy::Text, --arrays text"));
+            return Err(cells.at(row, error).with_hint(AS_TEXT).into_refusal());
         }
         let Some(pointer) = cells.rows.get(row) else { return Ok(0) };
         // Errors about an element name the array's row.

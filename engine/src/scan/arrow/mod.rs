@@ -95,6 +95,7 @@ impl ScanBuilder {
             next: 0,
             slots: PageColumns::default(),
             has_slots: false,
+            careful: false,
             sizes: Vec::new(),
             failed: None,
             ended: false,
@@ -131,6 +132,8 @@ pub struct Batches {
     /// Places of the values of the current page, if `has_slots`.
     slots: PageColumns,
     has_slots: bool,
+    /// Rows of the current page are appended one by one, because one of them is damaged.
+    careful: bool,
     /// Bytes of each row that is about to be appended; kept to be reused.
     sizes: Vec<usize>,
     /// Comes after the batch of the rows before it.
@@ -175,6 +178,7 @@ impl Batches {
                 }
                 self.next = 0;
                 self.has_slots = false;
+                self.careful = false;
             }
             let replaced = self.stats.replaced;
             let taken = match self.append() {
@@ -184,7 +188,8 @@ impl Batches {
                     for column in &mut self.columns {
                         column.truncate(self.rows);
                     }
-                    return Err(error);
+                    self.pass(error)?;
+                    continue;
                 }
             };
             self.rows += taken;
@@ -202,6 +207,31 @@ impl Batches {
                 return Ok(true);
             }
         }
+    }
+
+    /// What to do about rows that could not be appended: first those that cannot be taken apart are left out, then rows
+    /// are appended one by one, and the one that fails is left out.
+    ///
+    /// # Errors
+    /// `error`, if the policy does not pass over it.
+    #[cold]
+    fn pass(&mut self, error: Error) -> Result<()> {
+        let context = &self.scan.context;
+        if !context.engine.cluster.damage().skips_rows() || error.is_refusal() {
+            return Err(error);
+        }
+        if !self.careful {
+            self.careful = true;
+            // Nothing of the page was taken while its values' places are not known.
+            return if self.has_slots || self.next > 0 { Ok(()) } else { self.scan.pass_broken_rows(error) };
+        }
+        let (Some(pinned), Some(row)) = (&self.scan.current, self.scan.visible.tuples().get(self.next)) else {
+            return Err(error);
+        };
+        context.pass_row(error, pinned.block(), row.number)?;
+        self.next += 1;
+        self.scan.stats.damaged_rows += 1;
+        Ok(())
     }
 
     /// Appends rows of the current page, as many as there is room for, and tells how many.
@@ -225,7 +255,8 @@ impl Batches {
         // A row that alone is larger than a batch may be is a batch all the same.
         let least = usize::from(self.rows == 0);
         let left = usize::try_from(scan.left).unwrap_or(usize::MAX);
-        let wanted = (tuples.len() - self.next).min(self.options.max_rows - self.rows).min(left);
+        let most = if self.careful { 1 } else { tuples.len() - self.next };
+        let wanted = most.min(self.options.max_rows - self.rows).min(left);
         let source = CellSource { page, plan: &scan.plan, slots: &self.slots, schema: &self.schema };
         let located = |error| locate(error, context, block);
         self.sizes.clear();
