@@ -73,7 +73,7 @@ fn chosen(snapshot: &Snapshot) -> Vec<(u32, String)> {
 #[test]
 fn what_is_written_is_read_back() {
     let snapshot = snapshot("small-18", "clean");
-    let data = text(snapshot.data_dir());
+    let data = text(&snapshot.data_dir());
     let folder = tempfile::tempdir().unwrap();
     let mut rows = 0;
     let tables = chosen(&snapshot);
@@ -98,7 +98,7 @@ fn negative_scales_in_parquet() {
     let snapshot = snapshot("small-18", "clean");
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("numbers.parquet");
-    write(&text(snapshot.data_dir()), "ty_numeric_negscale", "parquet", &file, &LENIENT);
+    write(&text(&snapshot.data_dir()), "ty_numeric_negscale", "parquet", &file, &LENIENT);
     let (schema, _) = read("parquet", &file);
     assert_eq!(*schema.field(1).data_type(), DataType::Decimal128(5, 0));
 }
@@ -106,7 +106,7 @@ fn negative_scales_in_parquet() {
 #[test]
 fn what_is_refused() {
     let snapshot = snapshot("small-18", "clean");
-    let data = text(snapshot.data_dir());
+    let data = text(&snapshot.data_dir());
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("kept");
     fs::write(&file, "as it was").unwrap();
@@ -141,11 +141,28 @@ fn what_is_refused() {
     }
 }
 
+/// The zone of the environment is nobody's: timestamps are UTC or have none.
+#[test]
+fn x6_time_zone_of_the_environment_does_not_matter() {
+    let data = text(&snapshot("small-18", "clean").data_dir());
+    for table in ["ty_timestamptz", "ty_timestamp", "ty_timetz", "ty_time", "ty_date"] {
+        for format in ["text", "arrow", "parquet"] {
+            let of = |zone: &str| {
+                let args = [&["scan", &data, table, "--format", format], &LENIENT[..]].concat();
+                let output = tool(&args).env("TZ", zone).output().unwrap();
+                assert!(output.status.success() && output.stdout.len() > 100, "{}", stderr(&output));
+                output.stdout
+            };
+            assert!(of("UTC") == of("Pacific/Chatham"), "{table} {format}");
+        }
+    }
+}
+
 /// X14: a table larger than what the writers may keep; the program's own account of its memory.
 #[test]
 fn x14_memory_is_bounded() {
     let snapshot = snapshot("small-18", "clean");
-    let data = text(snapshot.data_dir());
+    let data = text(&snapshot.data_dir());
     for format in ["arrow", "parquet"] {
         let args = ["scan", &data, "sz_big", "--format", format, "--output", "/dev/null", "--stats", "json"];
         let output = run(&[&args[..], &["--shared-buffers", "4MB", "--arrays", "list"]].concat());
@@ -175,7 +192,7 @@ fn pyarrow_reads_the_servers_values() {
         );
     };
     let snapshot = snapshot("small-18", "clean");
-    let data = text(snapshot.data_dir());
+    let data = text(&snapshot.data_dir());
     let folder = tempfile::tempdir().unwrap();
     let mut list = String::new();
     for (oid, name) in chosen(&snapshot) {
