@@ -48,7 +48,7 @@ pub use options::{EngineOptions, VerifyChecksums};
 #[cfg(feature = "arrow")]
 pub use scan::arrow;
 pub use scan::stream::ScanStream;
-pub use scan::{Column, Page, Row, RowFormat, Scan, ScanBuilder, ScanStats, aggregate};
+pub use scan::{Column, Page, Row, RowFormat, RowId, Scan, ScanBuilder, ScanStats, aggregate};
 pub use storage::{Location, OpenFiles, RelationFork, TrailingFragment};
 pub use types::copy;
 

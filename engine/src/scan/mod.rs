@@ -8,6 +8,7 @@ pub mod aggregate;
 #[cfg(feature = "arrow")]
 pub mod arrow;
 mod context;
+mod lookup;
 mod output;
 pub(crate) mod reader;
 mod row;
@@ -17,6 +18,7 @@ pub(crate) mod toast;
 pub use context::Column;
 pub(crate) use context::TableContext;
 use context::second_look;
+pub use lookup::RowId;
 pub use output::RowFormat;
 pub use row::Row;
 

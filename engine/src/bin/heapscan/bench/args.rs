@@ -33,7 +33,7 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1001))]
     pub(crate) runs: Option<u32>,
     /// What is done with the blocks
-    #[arg(long, value_name = "LIST", value_delimiter = ',', default_values = ["agg", "method-only"])]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_values = ["agg", "method-only", "offset", "seqconcurrscans", "pgbenchS", "pgbenchS-100k"])]
     pub(crate) workloads: Vec<Workload>,
     /// Only read, do not decode: the same as --workloads method-only
     #[arg(long, conflicts_with = "workloads")]
@@ -56,6 +56,9 @@ pub(crate) struct BenchArgs {
     /// Worker threads to compare, cold and direct
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_values = ["1", "2", "4", "8", "16"])]
     pub(crate) io_workers: Vec<u32>,
+    /// Clients of seqconcurrscans to compare
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=1024), default_values = ["1", "2", "4", "8"])]
+    pub(crate) clients: Vec<u32>,
     /// Size of the buffer pool; hot rows take as much as the table needs
     #[arg(long, default_value = "128MB", value_name = "SIZE", value_parser = size)]
     pub(crate) shared_buffers: u64,

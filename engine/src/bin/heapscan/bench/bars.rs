@@ -59,12 +59,30 @@ pub(super) fn bars(rows: &[Row], base: &Case, pool_and: u64) -> Vec<Bar> {
     let mut bars = Vec::new();
     direct(&rows, &mut bars);
     buffered(&rows, &mut bars);
+    lookups(&rows, &mut bars);
     let scans = rows.rows.iter().filter(|r| !r.case.workload.is_ceiling() && r.peak_rss > 0);
     if let Some(most) = scans.map(|row| row.peak_rss.saturating_sub(row.case.shared_buffers)).max() {
         let what = "peak resident memory beyond the pool, of all rows".to_owned();
         bars.push(Bar::new(what, most as f64 / 1e6, false, pool_and as f64 / 1e6, " MB"));
     }
     bars
+}
+
+/// Single blocks at random.
+fn lookups(rows: &Rows<'_>, bars: &mut Vec<Bar>) {
+    let rate = |row: &Row| row.operations_per_second.median;
+    let by = |method: &str, state| {
+        rows.find(|case| case.workload == Workload::Lookups && case.state == state && case.io_method == method)
+    };
+    let (fio, raw) = (rows.ceiling(Workload::FioRandom), rows.ceiling(Workload::RawRandom));
+    if let (Some(row), Some(ceiling)) = (by("io_uring", State::Cold), fio.or(raw)) {
+        let what = format!("lookups, cold direct, 64 in flight: io_uring of {}", ceiling.case.system);
+        bars.push(Bar::new(what, rate(row) / rate(ceiling), true, 0.9, ""));
+    }
+    if let Some(row) = rows.find(|case| case.workload == Workload::Lookups && case.state == State::Hot) {
+        let what = "lookups, pool hot: millions a second".to_owned();
+        bars.push(Bar::new(what, rate(row) / 1e6, true, 2.0, ""));
+    }
 }
 
 const DIRECT: (State, Access) = (State::Cold, Access::Direct);

@@ -50,6 +50,10 @@ named! {
         Raw = "raw",
         /// The same by fio.
         Fio = "fio",
+        /// The ceiling of lookups: direct reads of single blocks at random by a bare ring.
+        RawRandom = "raw-random",
+        /// The same by fio.
+        FioRandom = "fio-random",
         /// The ceiling of reads from the page cache: one 128 kB pread after the other.
         Pread = "pread",
         /// The ceiling of memory: one core reads it from front to back.
@@ -58,6 +62,14 @@ named! {
         MethodOnly = "method-only",
         /// An aggregate over the table.
         Agg = "agg",
+        /// Every row is taken apart and given to nobody, like `select * ... offset` all rows.
+        Offset = "offset",
+        /// Each client scans one of eight tables, again and again.
+        SeqConcurrScans = "seqconcurrscans",
+        /// Single rows by their place, uniformly at random.
+        Lookups = "pgbenchS",
+        /// The same among the first 100,000 rows.
+        LookupsFew = "pgbenchS-100k",
     }
 }
 
@@ -86,7 +98,12 @@ named! {
 impl Workload {
     /// A ceiling: something that is no scan of heapscan.
     pub(crate) fn is_ceiling(self) -> bool {
-        matches!(self, Self::Raw | Self::Fio | Self::Pread | Self::Memory)
+        matches!(self, Self::Raw | Self::Fio | Self::RawRandom | Self::FioRandom | Self::Pread | Self::Memory)
+    }
+
+    /// Whether it goes to single blocks.
+    pub(crate) fn is_random(self) -> bool {
+        matches!(self, Self::RawRandom | Self::FioRandom | Self::Lookups | Self::LookupsFew)
     }
 }
 
@@ -104,6 +121,7 @@ pub(super) struct Case {
     pub(super) effective_io_concurrency: u32,
     /// `None`: the method's default.
     pub(super) io_workers: Option<u32>,
+    pub(super) clients: u32,
     pub(super) shared_buffers: u64,
     #[serde(serialize_with = "as_text")]
     pub(super) huge_pages: HugePages,
@@ -131,10 +149,11 @@ impl Case {
         options
     }
 
-    /// Whether an engine with these settings is one with those.
+    /// Whether an engine with these settings and what it holds is one with those.
     pub(super) fn options_equal(&self, other: &Case) -> bool {
-        let one = Self { workload: other.workload, state: other.state, ..self.clone() };
-        one == *other
+        let concurrent = |case: &Case| case.workload == Workload::SeqConcurrScans;
+        let one = Self { workload: other.workload, state: other.state, clients: other.clients, ..self.clone() };
+        one == *other && concurrent(self) == concurrent(other)
     }
 
     pub(super) fn method(&self) -> Option<MethodName> {
@@ -149,6 +168,9 @@ impl Case {
         }
         if self.effective_io_concurrency != base.effective_io_concurrency {
             parts.push(format!("concurrency {}", self.effective_io_concurrency));
+        }
+        if self.clients != base.clients {
+            parts.push(format!("clients {}", self.clients));
         }
         if let Some(workers) = self.io_workers {
             parts.push(format!("workers {workers}"));

@@ -55,13 +55,17 @@ pub(super) fn point(case: &Case) -> RawPoint {
         read_bytes: case.io_combine_limit as usize,
         depth: case.effective_io_concurrency,
         registered: case.io_method.ends_with("fixed"),
-        random: None,
+        random: case.workload.is_random().then_some(1),
         bytes: u64::MAX,
     }
 }
 
-pub(super) fn raw(case: &Case, files: &[PathBuf]) -> Result<Run, String> {
-    let wanted = point(case);
+/// All of the files, or `lookups` reads at random.
+pub(super) fn raw(case: &Case, files: &[PathBuf], lookups: u64) -> Result<Run, String> {
+    let mut wanted = point(case);
+    if wanted.random.is_some() {
+        wanted.bytes = lookups * wanted.read_bytes as u64;
+    }
     let clock = Clock::start();
     let result = raw_read(files, wanted).map_err(|e| e.to_string())?;
     let mut spent = clock.stop();
@@ -70,7 +74,7 @@ pub(super) fn raw(case: &Case, files: &[PathBuf]) -> Result<Run, String> {
     match (result.direct, result.registered == wanted.registered) {
         (false, _) => Err("the reads were not direct".to_owned()),
         (_, false) => Err("the memory could not be registered".to_owned()),
-        _ => Ok(Run { spent, bytes: result.bytes, ..Run::default() }),
+        _ => Ok(Run { spent, bytes: result.bytes, operations: result.reads, ..Run::default() }),
     }
 }
 
@@ -90,5 +94,6 @@ pub(super) fn pread(files: &[PathBuf]) -> Result<Run, String> {
         }
         bytes += offset;
     }
-    Ok(Run { spent: clock.stop(), bytes, ..Run::default() })
+    let operations = bytes.div_ceil(128 << 10);
+    Ok(Run { spent: clock.stop(), bytes, operations, ..Run::default() })
 }

@@ -1,9 +1,12 @@
 //! What is read: a table of the user's cluster, or one that is generated.
 
-use super::args::BenchArgs;
+use super::{
+    args::BenchArgs,
+    case::{Case, Workload},
+};
 use crate::{generate, say};
 use heapscan::{
-    Engine, EngineOptions, Error, ErrorKind, Result,
+    Database, Engine, EngineOptions, Error, ErrorKind, Result, Table,
     aggregate::{self, AggregateCall},
 };
 use heapscan_fixtures::generate as fixtures;
@@ -12,6 +15,10 @@ use std::path::{Path, PathBuf};
 /// Rows of `pgbench_accounts` a page and bytes of its `filler`, which the generator writes.
 const ACCOUNTS_A_PAGE: u64 = 61;
 const FILLER: u64 = 84;
+
+/// Tables of concurrent scans, and by how much they are smaller than the main one.
+const COPIES: u8 = 8;
+const SMALLER: u32 = 32;
 
 /// Default scale factors: a relation of 2.1 GB; of 270 MB.
 const SCALE: u32 = 160;
@@ -28,15 +35,33 @@ impl Drop for Scratch {
     }
 }
 
+/// A table and where it lies.
+pub(super) struct Target {
+    pub(super) table: String,
+    pub(super) blocks: u32,
+    /// Its segments.
+    pub(super) files: Vec<PathBuf>,
+}
+
+impl Target {
+    fn open(database: &Database, name: &str, blocks_per_segment: u32) -> Result<(Self, Table)> {
+        let table = database.table(name)?;
+        let segments = table.blocks().div_ceil(blocks_per_segment);
+        let files = (0..segments).map(|segment| table.fork().path_of(segment * blocks_per_segment)).collect();
+        Ok((Self { table: name.to_owned(), blocks: table.blocks(), files }, table))
+    }
+}
+
 pub(super) struct Data {
     pub(super) pgdata: PathBuf,
     pub(super) database: Option<String>,
-    pub(super) table: String,
-    pub(super) blocks: u32,
+    pub(super) main: Target,
+    /// Tables of concurrent scans; the main one, if there are no others.
+    pub(super) concurrent: Vec<Target>,
     pub(super) block_size: u32,
     pub(super) checksums: String,
-    /// Its segments.
-    pub(super) files: Vec<PathBuf>,
+    /// Rows of the first page that has some.
+    pub(super) rows_a_page: u16,
     pub(super) agg: String,
     pub(super) calls: Vec<AggregateCall>,
     /// What the aggregates must be, where that is known beforehand.
@@ -46,8 +71,23 @@ pub(super) struct Data {
 }
 
 impl Data {
+    /// Bytes of the main table.
     pub(super) fn bytes(&self) -> u64 {
-        u64::from(self.blocks) * u64::from(self.block_size)
+        u64::from(self.main.blocks) * u64::from(self.block_size)
+    }
+
+    /// Bytes of the largest concurrent table, and of all.
+    pub(super) fn concurrent_bytes(&self) -> (u64, u64) {
+        let bytes = self.concurrent.iter().map(|t| u64::from(t.blocks) * u64::from(self.block_size));
+        (bytes.clone().max().unwrap_or(0), bytes.sum())
+    }
+
+    /// The tables that a row reads.
+    pub(super) fn targets(&self, case: &Case) -> &[Target] {
+        match case.workload {
+            Workload::SeqConcurrScans => &self.concurrent,
+            _ => std::slice::from_ref(&self.main),
+        }
     }
 
     pub(super) fn find(args: &BenchArgs) -> Result<Self> {
@@ -63,10 +103,13 @@ impl Data {
             }
         };
         if !dir.join("global/pg_control").is_file() {
-            generate::check_space(&dir, u64::from(scale) * 1640 * 8192 + (64 << 20))?;
-            say(&format!("generating {scale}00,000 rows in {} ...", dir.display()));
-            let accounts = fixtures::Accounts::new(scale);
-            fixtures::cluster(&dir, 18, &[&accounts], None).map_err(generate::fixture_error)?;
+            let small = (scale / SMALLER).max(1);
+            generate::check_space(&dir, u64::from(scale + 8 * small) * 1640 * 8192 + (64 << 20))?;
+            say(&format!("generating {scale}00000 rows and 8 tables of {small}00000 in {} ...", dir.display()));
+            let mut tables = vec![fixtures::Accounts::new(scale)];
+            tables.extend((1..=COPIES).map(|k| fixtures::Accounts::copy(small, k)));
+            let tables: Vec<&dyn fixtures::Table> = tables.iter().map(|t| t as &dyn fixtures::Table).collect();
+            fixtures::cluster(&dir, 18, &tables, None).map_err(generate::fixture_error)?;
         }
         Self::open(args, &dir, Some("pgbench".to_owned()), Some(scale), scratch)
     }
@@ -80,45 +123,63 @@ impl Data {
     ) -> Result<Self> {
         let options = EngineOptions { shared_buffers: 8 << 20, ..EngineOptions::default() };
         let engine = Engine::open(pgdata, options)?;
-        let table = engine.database(database.as_deref())?.table(&args.table)?;
+        let source = engine.database(database.as_deref())?;
+        let control = engine.cluster().control();
+        let per_segment = control.blocks_per_segment;
+        let (main, table) = Target::open(&source, &args.table, per_segment)?;
         for warning in table.warnings() {
             say(&format!("heapscan: warning: {warning}"));
         }
-        let blocks = table.blocks();
-        if blocks == 0 {
+        let Some(rows_a_page) = rows_of_first_page(&table)? else {
             return Err(Error::new(ErrorKind::Usage, format!("table {} is empty: nothing to measure", args.table)));
-        }
+        };
         if let Some(scale) = generated
-            && u64::from(blocks) != (u64::from(scale) * 100_000).div_ceil(ACCOUNTS_A_PAGE)
+            && u64::from(main.blocks) != (u64::from(scale) * 100_000).div_ceil(ACCOUNTS_A_PAGE)
         {
             return Err(Error::new(ErrorKind::Usage, format!("has another scale than {scale}"))
                 .with_path(pgdata)
                 .with_hint("remove it, name another folder, or give the right --scale"));
         }
+        let concurrent = concurrent(&source, &args.table, per_segment)?;
         let filler = table.columns().iter().any(|c| c.name == "filler");
         let agg = args
             .agg
             .clone()
             .unwrap_or_else(|| if filler { "sum(octet_length(filler))" } else { "count(*)" }.to_owned());
         let calls = aggregate::parse(&agg)?;
-        let control = engine.cluster().control();
-        let segments = blocks.div_ceil(control.blocks_per_segment);
-        let first = |segment: u32| segment * control.blocks_per_segment;
-        let files = (0..segments).map(|segment| table.fork().path_of(first(segment))).collect();
         let expected = generated.filter(|_| args.agg.is_none()).map(|s| (u64::from(s) * 100_000 * FILLER).to_string());
         Ok(Self {
             pgdata: pgdata.to_owned(),
             database,
-            table: args.table.clone(),
-            blocks,
+            main,
+            concurrent,
             block_size: control.block_size,
             checksums: format!("{:?}", control.checksums).to_lowercase(),
-            files,
+            rows_a_page,
             agg,
             calls,
             expected,
             generated,
             _scratch: scratch,
         })
+    }
+}
+
+/// Visible rows of the first page that has some.
+fn rows_of_first_page(table: &Table) -> Result<Option<u16>> {
+    let mut scan = table.scan().columns::<&str>(&[]).start()?;
+    Ok(scan.next_page()?.map(|page| page.len() as u16))
+}
+
+/// The numbered copies of the accounts, if all are there and have rows; else the table itself, for all clients.
+fn concurrent(database: &Database, table: &str, per_segment: u32) -> Result<Vec<Target>> {
+    let copies: Vec<Target> = (1..=COPIES)
+        .filter_map(|k| Target::open(database, &format!("pgbench_accounts_{k}"), per_segment).ok())
+        .map(|(target, _)| target)
+        .filter(|target| target.blocks > 0)
+        .collect();
+    match copies.len() == usize::from(COPIES) && table == "pgbench_accounts" {
+        true => Ok(copies),
+        false => Ok(vec![Target::open(database, table, per_segment)?.0]),
     }
 }

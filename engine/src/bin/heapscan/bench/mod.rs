@@ -17,6 +17,7 @@ mod output;
 mod plan;
 mod row;
 mod run;
+mod workload;
 
 pub(crate) use args::BenchArgs;
 
@@ -65,7 +66,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
     let plan = plan::plan(args, &data, &methods, best.as_ref(), fio);
     let runs = args.runs.unwrap_or(if args.quick { 3 } else { 5 });
     let mut runner = Runner::new(&data, EngineOptions::default(), args);
-    print(&format!("{}\n", Row::HEADER))?;
+    print(&format!("{}\n", Row::header()))?;
     let mut rows = Vec::new();
     for group in &plan.groups {
         rows.extend(measure(&mut runner, &plan, group, runs, args.seed)?);
@@ -135,8 +136,8 @@ fn ceiling(args: &BenchArgs, data: &Data) -> Option<RawPoint> {
         return None;
     }
     let bytes = data.bytes().min(if args.quick { 64 << 20 } else { 512 << 20 });
-    let found = cache::make_cold(&data.files, args.drop_caches).and_then(|_| {
-        ceilings::sweep(&data.files, bytes, &mut |point, rate| {
+    let found = cache::make_cold(&data.main.files, args.drop_caches).and_then(|_| {
+        ceilings::sweep(&data.main.files, bytes, &mut |point, rate| {
             tracing::debug!("{}: {:.2} GB/s", ceilings::name(point), rate / 1e9);
         })
     });
@@ -162,13 +163,10 @@ fn measure(runner: &mut Runner<'_>, plan: &Plan, group: &[Case], runs: u32, seed
         for index in shuffled(open.len(), &mut random) {
             let row = &mut open[index];
             if row.refused.is_none() {
-                match runner.run(row.case) {
+                match attempt(runner, row.case)? {
                     Ok(run) if turn > 0 => row.runs.push(run),
                     Ok(_) => {}
-                    Err(Failure::Refused(why)) => row.refused = Some(why),
-                    Err(Failure::Error(error)) => {
-                        return Err(error.in_context(format_args!("row {} {}", row.case.workload, row.case.io_method)));
-                    }
+                    Err(why) => row.refused = Some(why),
                 }
             }
         }
@@ -183,16 +181,34 @@ fn measure(runner: &mut Runner<'_>, plan: &Plan, group: &[Case], runs: u32, seed
     Ok(rows)
 }
 
+/// One run, again if something else on the machine spoiled the state of the cache meanwhile; or why there is none.
+fn attempt(runner: &mut Runner<'_>, case: &Case) -> Result<std::result::Result<Run, String>> {
+    const ATTEMPTS: u32 = 3;
+    let mut refused = String::new();
+    for _ in 0..ATTEMPTS {
+        match runner.run(case) {
+            Ok(run) => return Ok(Ok(run)),
+            Err(Failure::Refused(why)) => refused = why,
+            Err(Failure::Error(error)) => {
+                return Err(error.in_context(format_args!("row {} {}", case.workload, case.io_method)));
+            }
+        }
+    }
+    Ok(Err(refused))
+}
+
 /// All scans of one table must come to the same.
 fn check_answers(rows: &[Row]) -> Result<()> {
-    let mut answers = rows.iter().flat_map(|r| &r.runs).filter_map(|run| run.answer.as_ref());
-    let Some(first) = answers.next() else { return Ok(()) };
-    match answers.find(|answer| *answer != first) {
-        Some(other) => {
-            Err(Error::new(ErrorKind::Corrupt, format!("two runs gave different answers: {first}, {other}")))
+    for row in rows {
+        let same = |other: &&Row| (other.case.workload, other.case.clients) == (row.case.workload, row.case.clients);
+        let mut answers = rows.iter().filter(same).flat_map(|r| &r.runs).filter_map(|run| run.answer.as_ref());
+        let Some(first) = answers.next() else { continue };
+        if let Some(other) = answers.find(|answer| *answer != first) {
+            let text = format!("two runs of {} gave different answers: {first}, {other}", row.case.workload);
+            return Err(Error::new(ErrorKind::Corrupt, text));
         }
-        None => Ok(()),
     }
+    Ok(())
 }
 
 /// The numbers below `count` in an order of chance (Fisher and Yates, xorshift64).

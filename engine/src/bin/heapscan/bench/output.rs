@@ -38,15 +38,15 @@ impl Output {
 /// A line for each run.
 fn csv(rows: &[Row]) -> String {
     let mut text = String::from(
-        "system,workload,state,access,io_method,io_combine_limit,effective_io_concurrency,io_workers,shared_buffers,\
-         run,refused,wall_seconds,user_seconds,system_seconds,bytes,cached_before,cached_after,storage_bytes,hits,reads,\
+        "system,workload,state,access,io_method,io_combine_limit,effective_io_concurrency,io_workers,clients,shared_buffers,\
+         run,refused,wall_seconds,user_seconds,system_seconds,bytes,operations,cached_before,cached_after,storage_bytes,hits,reads,\
          blocks_read,waits,submits,submit_nanos,wait_nanos,latency_p50_nanos,latency_p99_nanos,max_in_flight,peak_rss,answer\n",
     );
     for row in rows {
         let case = &row.case;
         let workers = case.io_workers.map_or(String::new(), |n| n.to_string());
         let head = format!(
-            "{},{},{},{},{},{},{},{workers},{}",
+            "{},{},{},{},{},{},{},{workers},{},{}",
             field(&case.system),
             case.workload,
             case.state,
@@ -54,23 +54,25 @@ fn csv(rows: &[Row]) -> String {
             field(&case.io_method),
             size(case.io_combine_limit),
             case.effective_io_concurrency,
+            case.clients,
             size(case.shared_buffers)
         );
         if let Some(why) = &row.refused {
             // Writing to a String does not fail.
-            let _ = writeln!(text, "{head},,{}{}", field(why), ",".repeat(19));
+            let _ = writeln!(text, "{head},,{}{}", field(why), ",".repeat(20));
         }
         for (number, run) in row.runs.iter().enumerate() {
             let (spent, io, latency) = (&run.spent, &run.io, &run.latency);
             let storage = run.storage_bytes.map_or(String::new(), |b| b.to_string());
             let _ = writeln!(
                 text,
-                "{head},{},,{:.6},{:.6},{:.6},{},{:.4},{:.4},{storage},{},{},{},{},{},{},{},{},{},{},{},{}",
+                "{head},{},,{:.6},{:.6},{:.6},{},{},{:.4},{:.4},{storage},{},{},{},{},{},{},{},{},{},{},{},{}",
                 number + 1,
                 spent.wall,
                 spent.user,
                 spent.system,
                 run.bytes,
+                run.operations,
                 run.cached_before,
                 run.cached_after,
                 io.hits,
@@ -107,6 +109,6 @@ mod tests {
     fn fields_with_commas_are_quoted() {
         assert_eq!(field("a,b\"c"), "\"a,b\"\"c\"");
         assert_eq!(field("a b"), "a b");
-        assert_eq!(csv(&[]).matches(',').count(), 29);
+        assert_eq!(csv(&[]).matches(',').count(), 31);
     }
 }

@@ -16,6 +16,10 @@ pub(super) struct Plan {
     pub(super) groups: Vec<Vec<Case>>,
 }
 
+/// Lookups in flight, and their pool.
+const LOOKUPS_IN_FLIGHT: u32 = 64;
+const LOOKUP_POOL: u64 = 8 << 20;
+
 /// A pool that holds all of the table, with some room for the catalogs.
 pub(super) fn hot_pool(bytes: u64) -> u64 {
     (bytes + bytes / 32 + (16 << 20)).next_multiple_of(2 << 20)
@@ -32,13 +36,21 @@ pub(super) fn plan(args: &BenchArgs, data: &Data, methods: &[MethodName], best: 
         io_combine_limit: 128 << 10,
         effective_io_concurrency: 32,
         io_workers: None,
+        clients: 1,
         shared_buffers: args.shared_buffers,
         huge_pages: args.huge_pages,
     };
     let workloads = if args.method_only { vec![Workload::MethodOnly] } else { args.workloads.clone() };
     let make = Maker { args, base: &base, methods, workloads: &workloads };
-    let mut groups =
-        vec![make.cold_direct(best, fio), make.plain(State::Cold, Access::Buffered), make.warm(), make.hot(data)];
+    let mut groups = vec![
+        make.cold_direct(best, fio),
+        make.cold_lookups(best.is_some(), fio),
+        make.plain(State::Cold, Access::Buffered),
+        make.warm(),
+        make.warm_concurrent(data),
+        make.hot(data),
+        make.hot_concurrent(data),
+    ];
     for group in &mut groups {
         group.retain(|case| args.states.contains(&case.state));
         let mut seen: Vec<Case> = Vec::new();
@@ -50,6 +62,7 @@ pub(super) fn plan(args: &BenchArgs, data: &Data, methods: &[MethodName], best: 
             new
         });
     }
+    // A ceiling alone is not worth its time.
     groups.retain(|group| group.iter().any(|case| !case.workload.is_ceiling()));
     Plan { base, groups }
 }
@@ -75,8 +88,20 @@ impl Maker<'_> {
         if state == State::Cold && !self.args.reads.contains(&access) {
             return Vec::new();
         }
-        let scans = [Workload::Agg, Workload::MethodOnly].into_iter().filter(|&w| self.has(w));
-        scans.flat_map(|w| self.methods.iter().map(move |&m| Case { state, access, ..self.scan(w, m) })).collect()
+        let offset = (state == State::Warm).then_some(Workload::Offset);
+        let scans = [Workload::Agg, Workload::MethodOnly].into_iter().chain(offset).filter(|&w| self.has(w));
+        let mut cases: Vec<Case> =
+            scans.flat_map(|w| self.methods.iter().map(move |&m| Case { state, access, ..self.scan(w, m) })).collect();
+        if self.has(Workload::Agg) {
+            // The others are of interest beside the best method.
+            let best = if self.methods.contains(&MethodName::IoUring) { Some(MethodName::IoUring) } else { None };
+            let best = best.or(self.methods.last().copied());
+            cases.retain(|case| {
+                let all = case.workload == Workload::Agg || (!self.args.quick && case.workload == Workload::MethodOnly);
+                all || case.method() == best
+            });
+        }
+        cases
     }
 
     fn cold_direct(&self, best: Option<&RawPoint>, fio: bool) -> Vec<Case> {
@@ -161,19 +186,84 @@ impl Maker<'_> {
             ..self.base.clone()
         }];
         // Nothing is read, so one method stands for all.
-        if let (true, Some(&method)) = (self.has(Workload::Agg), self.methods.first()) {
+        if let Some(&method) = self.methods.first() {
             let shared_buffers = hot_pool(data.bytes()).max(self.args.shared_buffers);
-            let scan = self.scan(Workload::Agg, method);
-            cases.push(Case { state: State::Hot, access: Access::Buffered, shared_buffers, ..scan });
+            for &workload in &[Workload::Agg, Workload::Offset, Workload::Lookups, Workload::LookupsFew] {
+                if self.has(workload) {
+                    let scan = self.scan(workload, method);
+                    cases.push(Case { state: State::Hot, access: Access::Buffered, shared_buffers, ..scan });
+                }
+            }
         }
         cases
+    }
+
+    /// Single blocks at random, many in flight, and what the device gives at best of them.
+    fn cold_lookups(&self, ring: bool, fio: bool) -> Vec<Case> {
+        let mut cases = Vec::new();
+        if !self.has(Workload::Lookups) || !self.args.reads.contains(&Access::Direct) {
+            return cases;
+        }
+        // A pool so small that nearly every lookup reads.
+        let usual = Case {
+            effective_io_concurrency: LOOKUPS_IN_FLIGHT,
+            io_combine_limit: 8 << 10,
+            shared_buffers: LOOKUP_POOL,
+            ..self.base.clone()
+        };
+        let ceiling = |workload, system: &str| Case {
+            workload,
+            system: system.to_owned(),
+            io_method: "io_uring".to_owned(),
+            ..usual.clone()
+        };
+        if ring {
+            cases.push(ceiling(Workload::RawRandom, "bare ring"));
+            if fio {
+                cases.push(ceiling(Workload::FioRandom, "fio"));
+            }
+        }
+        cases.extend(self.methods.iter().map(|method| Case {
+            workload: Workload::Lookups,
+            io_method: method.to_string(),
+            ..usual.clone()
+        }));
+        cases
+    }
+
+    fn concurrent(&self, state: State, method: MethodName, shared_buffers: u64) -> impl Iterator<Item = Case> {
+        let scan = self.scan(Workload::SeqConcurrScans, method);
+        let clients = self.args.clients.iter();
+        clients.map(move |&clients| Case { clients, state, access: Access::Buffered, shared_buffers, ..scan.clone() })
+    }
+
+    fn warm_concurrent(&self, data: &Data) -> Vec<Case> {
+        if !self.has(Workload::SeqConcurrScans) {
+            return Vec::new();
+        }
+        // Each table is more than a quarter of the pool, so that none stays in it.
+        let (largest, _) = data.concurrent_bytes();
+        let shared_buffers = self.args.shared_buffers.min((2 * largest).max(4 << 20));
+        self.methods.iter().flat_map(|&method| self.concurrent(State::Warm, method, shared_buffers)).collect()
+    }
+
+    fn hot_concurrent(&self, data: &Data) -> Vec<Case> {
+        match self.methods.first() {
+            Some(&method) if self.has(Workload::SeqConcurrScans) => {
+                let shared_buffers = hot_pool(data.concurrent_bytes().1).max(self.args.shared_buffers);
+                self.concurrent(State::Hot, method, shared_buffers).collect()
+            }
+            _ => Vec::new(),
+        }
     }
 }
 
 /// What a row is called beside its method: the settings that are not the usual ones.
 pub(super) fn remark(case: &Case, base: &Case) -> String {
     match case.workload {
-        Workload::Raw | Workload::Fio => format!("ceiling, {}", ceilings::name(&ceilings::point(case))),
+        Workload::Raw | Workload::Fio | Workload::RawRandom | Workload::FioRandom => {
+            format!("ceiling, {}", ceilings::name(&ceilings::point(case)))
+        }
         Workload::Pread | Workload::Memory => "ceiling".to_owned(),
         _ => case.differs(base),
     }

@@ -19,6 +19,8 @@ pub(super) struct Row {
     pub(super) wall_seconds: Spread,
     pub(super) cpu_seconds: Spread,
     pub(super) gb_per_second: Spread,
+    /// Scans, lookups or reads a second.
+    pub(super) operations_per_second: Spread,
     /// CPUs that were busy, on average.
     pub(super) cores: f64,
     pub(super) cpu_seconds_per_gb: f64,
@@ -32,14 +34,17 @@ impl Row {
         let wall_seconds = Spread::of(runs.iter().map(|r| r.spent.wall));
         let cpu_seconds = Spread::of(runs.iter().map(|r| r.spent.cpu()));
         let gigabytes = runs.first().map_or(0.0, |r| r.bytes as f64 / 1e9);
+        let operations = runs.first().map_or(0.0, |r| r.operations as f64);
         let per = |a: f64, b: f64| if b > 0.0 { a / b } else { 0.0 };
+        let rate = |amount| Spread {
+            median: per(amount, wall_seconds.median),
+            min: per(amount, wall_seconds.max),
+            max: per(amount, wall_seconds.min),
+        };
         Self {
             remark: remark(case, base),
-            gb_per_second: Spread {
-                median: per(gigabytes, wall_seconds.median),
-                min: per(gigabytes, wall_seconds.max),
-                max: per(gigabytes, wall_seconds.min),
-            },
+            gb_per_second: rate(gigabytes),
+            operations_per_second: rate(operations),
             cores: per(cpu_seconds.median, wall_seconds.median),
             cpu_seconds_per_gb: per(cpu_seconds.median, gigabytes),
             peak_rss: runs.iter().map(|r| r.peak_rss).max().unwrap_or(0),
@@ -57,17 +62,33 @@ impl Row {
         self.runs.iter().min_by(|a, b| (a.spent.wall - median).abs().total_cmp(&(b.spent.wall - median).abs()))
     }
 
-    pub(super) const HEADER: &str = "workload     state  reads     method          settings              \
-                                     wall s (min..max)        GB/s   CPU s  cores  CPU s/GB  cached  peak MB";
+    /// The head of the table that [`line`](Self::line) makes.
+    pub(super) fn header() -> String {
+        format!(
+            "{:<15} {:<5} {:<8} {:<11} {:<25} {:<22} {:>6} {:>9} {:>7} {:>5} {:>8} {:>8} {:>5}",
+            "workload",
+            "state",
+            "reads",
+            "by",
+            "settings",
+            "wall s (least..most)",
+            "GB/s",
+            "a second",
+            "CPU s",
+            "cores",
+            "CPU s/GB",
+            "cached",
+            "MB"
+        )
+    }
 
     pub(super) fn line(&self) -> String {
         let case = &self.case;
-        let method = match case.workload {
+        let by = match case.workload {
             w if w.is_ceiling() => case.system.as_str(),
             _ => case.io_method.as_str(),
         };
-        let head =
-            format!("{:<12} {:<6} {:<9} {method:<15} {:<21} ", case.workload, case.state, case.access, self.remark);
+        let head = format!("{:<15} {:<5} {:<8} {by:<11} {:<25}", case.workload, case.state, case.access, self.remark);
         if let Some(why) = &self.refused {
             return format!("{head} REFUSED: {why}");
         }
@@ -79,8 +100,21 @@ impl Row {
         let cached = if case.workload == Workload::Memory { String::new() } else { cached };
         let peak = if self.peak_rss > 0 { format!("{:.0}", self.peak_rss as f64 / 1e6) } else { String::new() };
         format!(
-            "{head}{range:<22} {:>6.2} {:>7.3} {:>6.2} {:>9.4} {cached:>8} {peak:>7}",
-            self.gb_per_second.median, self.cpu_seconds.median, self.cores, self.cpu_seconds_per_gb
+            "{head} {range:<22} {:>6.2} {:>9} {:>7.3} {:>5.2} {:>8.4} {cached:>8} {peak:>5}",
+            self.gb_per_second.median,
+            short(self.operations_per_second.median),
+            self.cpu_seconds.median,
+            self.cores,
+            self.cpu_seconds_per_gb
         )
+    }
+}
+
+/// Three digits and a unit: `1.23M`.
+pub(super) fn short(value: f64) -> String {
+    match value {
+        v if v >= 1e6 => format!("{:.2}M", v / 1e6),
+        v if v >= 1e3 => format!("{:.1}k", v / 1e3),
+        v => format!("{v:.2}"),
     }
 }
