@@ -44,6 +44,12 @@ impl Engine {
             on_corruption: options.on_corruption,
             ..OpenOptions::default()
         };
+        if let Some(limit) = options.max_files_per_process {
+            if limit == 0 {
+                return Err(Error::new(ErrorKind::Usage, "max_files_per_process 0: at least one file must be open"));
+            }
+            crate::OpenFiles::of_process().set_limit(Some(limit));
+        }
         let cluster = Cluster::open(pgdata, how)?;
         let control = cluster.control();
         let verify = verify_mode(&cluster, options.verify)?;
@@ -90,6 +96,10 @@ impl Engine {
     /// Which IO method was asked for, which one is used, and why they differ.
     pub fn method(&self) -> &MethodReport {
         &self.inner.report
+    }
+
+    pub(crate) fn inner(&self) -> &EngineInner {
+        &self.inner
     }
 
     /// The settings it was opened with.
@@ -173,6 +183,7 @@ fn pool_config(options: &EngineOptions, block_size: u32) -> Result<PoolConfig> {
         io_combine_limit: combine,
         effective_io_concurrency: options.effective_io_concurrency,
         huge_pages: options.huge_pages,
+        stall_after: options.io.stall_after,
         register_memory: options.io_direct && options.io.registered_buffers == RegisteredBuffers::Auto,
         ..PoolConfig::new(block_size)
     })
@@ -195,6 +206,19 @@ impl Database {
     /// All relations that `heapscan ls` knows of.
     pub fn tables(&self) -> Vec<TableEntry> {
         self.database.tables()
+    }
+
+    pub(crate) fn stored_relations(&self) -> Result<(Vec<cluster::StoredRelation>, Vec<Error>)> {
+        self.database.stored_relations()
+    }
+
+    pub(crate) fn toast_tables(&self) -> Arc<ToastTables> {
+        Arc::clone(&self.toast)
+    }
+
+    /// Oids of the relations that hold the rows of a table: itself, or its leaf partitions.
+    pub(crate) fn scannable_oids(&self, name: &str) -> Result<Vec<u32>> {
+        self.database.row_relations(&name.parse()?)
     }
 
     /// A table by name, written as SQL would (`schema.table`, default schema `public`, double quotes around odd

@@ -37,6 +37,8 @@ pub enum ErrorKind {
     NoUnpinnedBuffers,
     /// An IO method cannot be used, or a read did not end in time.
     Method,
+    /// Whoever asked does not want it any more.
+    Cancelled,
     /// A setting or an argument makes no sense.
     Usage,
     /// Something exceeds a limit of this program or of the process.

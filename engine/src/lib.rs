@@ -39,6 +39,7 @@ pub mod schema;
 mod storage;
 pub mod stream;
 pub mod types;
+pub mod verify;
 pub mod visibility;
 
 pub use damage::{Damage, DamageKind, DamageLog, DamageReport, DamageTotals, OnCorruption};

@@ -54,6 +54,9 @@ pub struct EngineOptions {
     /// Read through the page cache, but leave nothing there (`RWF_DONTCACHE`), where kernel and file system can. Without
     /// effect on reads that go past the page cache.
     pub io_uncached: bool,
+    /// Data files that the process keeps open at most (`max_files_per_process`); `None` leaves the limit as it is, which
+    /// is three quarters of RLIMIT_NOFILE unless another engine set one. It holds for all engines of the process.
+    pub max_files_per_process: Option<usize>,
     /// Huge pages for the pool (`huge_pages`).
     pub huge_pages: HugePages,
     /// Verify page checksums.
@@ -75,6 +78,7 @@ impl Default for EngineOptions {
             effective_io_concurrency: DEFAULT_IO_CONCURRENCY,
             io_direct: false,
             io_uncached: false,
+            max_files_per_process: None,
             huge_pages: HugePages::Try,
             verify: VerifyChecksums::Auto,
             on_corruption: OnCorruption::Fail,

@@ -199,6 +199,11 @@ impl RelationFork {
         self.blocks
     }
 
+    /// Number of segments whose files are there.
+    pub(crate) fn segments_there(&self) -> u64 {
+        self.segments.iter().filter(|segment| segment.identity.is_some()).count() as u64
+    }
+
     /// Bytes a block.
     pub fn block_size(&self) -> u32 {
         self.block_size

@@ -169,6 +169,38 @@ fn ten_thousand_drops_leave_no_frame_and_harm_no_page() {
     assert!(began.elapsed() < Duration::from_secs(60), "took {:?}", began.elapsed());
 }
 
+/// Nothing is handed over, so nobody notices at a batch that the consumer has gone.
+#[test]
+fn a_stream_over_pages_without_rows_ends_when_it_is_dropped() {
+    let (_dir, made) = own_cluster(1);
+    let accounts_file = made.tables.iter().find(|t| t.name == "pgbench_accounts").expect("accounts");
+    let path = made.data_dir.join(&accounts_file.path);
+    // Pages that were never written: there is no row on them.
+    let size = std::fs::metadata(&path).expect("the file").len();
+    std::fs::write(&path, vec![0; size as usize]).expect("zeros");
+    for method in methods() {
+        let mut options = options(method, 64);
+        // Some 3 ms a block: the whole scan takes seconds.
+        options.effective_io_concurrency = 0;
+        options.io_combine_limit = 8192;
+        fault(&mut options, "seed=1,delay=6ms");
+        // The catalogs are read as slowly.
+        let (engine, table) = accounts(&made.data_dir, options);
+        let mut stream = table.scan().stream_rows(RowFormat::Text);
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(Pin::new(&mut stream).poll_next(&mut context).is_pending());
+        std::thread::sleep(Duration::from_millis(50));
+        assert!(Pin::new(&mut stream).poll_next(&mut context).is_pending(), "{method}: no rows");
+        let began = Instant::now();
+        drop(stream);
+        wait_for_no_pins(&engine, method.as_str());
+        assert!(began.elapsed() < Duration::from_secs(2), "{method}: ended after {:?}", began.elapsed());
+        let flag = Arc::new(std::sync::atomic::AtomicBool::new(true));
+        let error = table.scan().cancelled_by(flag).start().expect("a scan").next_page().map(|_| ()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Cancelled);
+    }
+}
+
 /// Counts what was made, so that running ahead can be seen.
 fn numbers(made: &Arc<AtomicUsize>, count: usize) -> ScanStream<usize> {
     let made = Arc::clone(made);

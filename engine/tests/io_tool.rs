@@ -87,3 +87,43 @@ fn stats_say_how_it_was_read_and_how_long_that_took() {
     let said = scan(&["--io-method", "sync", "--io-direct", "--io-iopoll"]);
     assert!(said.contains("--io-iopoll is for io_uring; io_method sync ignores it"), "{said}");
 }
+
+#[test]
+fn settings_of_another_method_are_not_ignored_silently() {
+    let data_dir = pgbench().and_then(|f| f.snapshot("clean")).expect("fixture").data_dir();
+    let data_dir = data_dir.to_str().expect("a path in UTF-8");
+    for (method, flags, named) in [
+        ("worker", &["--io-async", "always"][..], Some("--io-async is for io_uring; io_method worker ignores it")),
+        ("sync", &["--io-async", "4/32kB"], Some("--io-async is for io_uring; io_method sync ignores it")),
+        ("sync", &["--io-worker-always"], Some("--io-worker-always is for worker; io_method sync ignores it")),
+        ("sync", &["--io-async", "never"], None),
+        ("worker", &["--io-worker-always"], None),
+    ] {
+        let common = ["scan", data_dir, "pgbench_tellers", "--agg", "count(*)", "--io-method", method];
+        let output = heapscan(&[&common[..], flags].concat());
+        assert_eq!(text(&output.stdout), "10\n", "{method} {flags:?}");
+        let said = text(&output.stderr);
+        match named {
+            Some(line) => assert!(said.lines().count() == 1 && said.contains(line), "{method} {flags:?}: {said}"),
+            None => assert_eq!(said, "", "{method} {flags:?}"),
+        }
+    }
+}
+
+#[test]
+fn polling_is_tried_on_the_file_of_the_table() {
+    let snapshot = pgbench().and_then(|f| f.snapshot("clean")).expect("fixture");
+    let data_dir = snapshot.data_dir();
+    let arguments = ["scan", data_dir.to_str().expect("a path in UTF-8"), "pgbench_accounts", "--agg", "count(*)"];
+    let output = heapscan(&[&arguments[..], &["--io-method", "io_uring", "--io-direct", "--io-iopoll"]].concat());
+    let said = text(&output.stderr);
+    if said.contains("io_uring cannot be used here") {
+        return;
+    }
+    assert_eq!(text(&output.stdout), "100000\n", "{said}");
+    let oid = snapshot.table("public", "pgbench_accounts").expect("accounts").oid;
+    let engine = heapscan::Engine::open(&data_dir, heapscan::EngineOptions::default()).expect("open");
+    let table = engine.database(None).and_then(|d| d.table(&format!("oid:{oid}"))).expect("accounts");
+    let file = table.fork().path().display().to_string();
+    assert!(said.is_empty() || said.contains(&format!("asked for, not used: {file}: ")), "{said}");
+}

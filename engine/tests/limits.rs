@@ -91,15 +91,20 @@ fn in_child(test: &str, folder: &Path, descriptors: u64) {
     assert!(output.status.success() && text.contains("1 passed"), "{text}");
 }
 
+fn child_relation_with(direct: bool) -> RelationFork {
+    let base = PathBuf::from(std::env::var_os(FOLDER).expect("run by another test")).join("16384");
+    RelationFork::open(&base, 8192, 1, OpenFileOptions { direct, ..Default::default() }).expect("a relation")
+}
+
 fn child_relation() -> RelationFork {
-    relation(&PathBuf::from(std::env::var_os(FOLDER).expect("run by another test")).join("16384"))
+    child_relation_with(false)
 }
 
 #[test]
 #[ignore = "a process of its own, run by few_descriptors_are_enough_for_many_segments"]
 fn scans_with_few_descriptors() {
-    for method in methods() {
-        let fork = Arc::new(child_relation());
+    for (method, direct) in methods().into_iter().flat_map(|method| [(method, false), (method, true)]) {
+        let fork = Arc::new(child_relation_with(direct));
         let mut config = PoolConfig::new(8192);
         config.shared_buffers = 64 * 8192;
         config.huge_pages = heapscan::HugePages::Off;
@@ -145,12 +150,79 @@ fn others_hold_the_descriptors() {
     drop(others);
 }
 
+/// Direct reads that are refused go on through the page cache, which wants a second descriptor; there is none.
+#[test]
+#[ignore = "a process of its own, run by few_descriptors_are_enough_for_many_segments"]
+fn direct_reads_need_no_second_descriptor() {
+    for method in methods() {
+        let base = PathBuf::from(std::env::var_os(FOLDER).expect("run by another test")).join("16384");
+        let how = OpenFileOptions { direct: true, ..Default::default() };
+        let fork = Arc::new(RelationFork::open(&base, 8192, 1, how).expect("a relation"));
+        let io = IoConfig {
+            method: MethodChoice::Named(method),
+            lanes: Some(1),
+            io_max_concurrency: 8,
+            fault: Some("no_direct,seed=1".parse().expect("a plan")),
+            ..IoConfig::default()
+        };
+        let mut config = PoolConfig::new(8192);
+        config.shared_buffers = 64 * 8192;
+        config.huge_pages = heapscan::HugePages::Off;
+        let pool = BufferPool::new(config, |completer| Ok(heapscan_io::open(&io, completer)?.method)).expect("a pool");
+        let relation = pool.register(Arc::clone(&fork)).expect("registered");
+        let held: Vec<_> = (0..3).map(|block| fork.locate(block).expect("a block")).collect();
+        if !held[0].file.is_direct() {
+            return skip("direct", held[0].file.note().as_deref().unwrap_or("no note"));
+        }
+        let others: Vec<_> = std::iter::from_fn(|| fs::File::open("/dev/null").ok()).collect();
+        for block in 0..3 {
+            let page = pool.read_block(relation, block).unwrap_or_else(|e| panic!("{method}: {e}"));
+            assert!(page.bytes().chunks(4).all(|word| word == block.to_le_bytes()), "{method}: block {block}");
+        }
+        let note = held[0].file.note().expect("said");
+        assert!(note.contains("no descriptor was left"), "{method}: {note}");
+        drop(others);
+        // Other files are reopened as ever.
+        pool.read_block(relation, 50).unwrap_or_else(|e| panic!("{method}: {e}"));
+        let note = fork.locate(50).expect("block 50").file.note().expect("said");
+        assert!(note.contains("reopened, read buffered"), "{method}: {note}");
+    }
+}
+
 #[test]
 fn few_descriptors_are_enough_for_many_segments() {
-    let dir = tempfile::tempdir().expect("a folder");
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
     many_segments(dir.path());
     in_child("scans_with_few_descriptors", dir.path(), 32);
     in_child("others_hold_the_descriptors", dir.path(), 32);
+    in_child("direct_reads_need_no_second_descriptor", dir.path(), 40);
+}
+
+#[test]
+fn the_limit_of_open_files_is_a_setting() {
+    let data_dir = heapscan_fixtures::pgbench().and_then(|f| f.snapshot("clean")).expect("fixture").data_dir();
+    let open = |max_files_per_process| {
+        heapscan::Engine::open(&data_dir, heapscan::EngineOptions { max_files_per_process, ..Default::default() })
+    };
+    let usual = OpenFiles::of_process().limit();
+    drop(open(Some(3)).expect("open"));
+    assert_eq!(OpenFiles::of_process().limit(), 3);
+    drop(open(None).expect("open"));
+    assert_eq!(OpenFiles::of_process().limit(), 3, "no wish, no change");
+    assert_eq!(open(Some(0)).expect_err("none at all").kind(), ErrorKind::Usage);
+    OpenFiles::of_process().set_limit(None);
+    assert_eq!(OpenFiles::of_process().limit(), usual);
+    // One file open at a time is enough.
+    for method in methods() {
+        let program = Path::new(env!("CARGO_BIN_EXE_heapscan"));
+        let run = |limit: &str| {
+            let mut command = count(program, &data_dir, method.as_str());
+            command.args(["--max-files-per-process", limit]).output().expect("run")
+        };
+        let output = run("1");
+        assert_eq!(output.stdout, b"100000\n", "{method}: {}", stderr(&output));
+        assert_eq!(run("0").status.code(), Some(2));
+    }
 }
 
 /// A cluster and the program where user 65534 can read them.

@@ -101,9 +101,6 @@ fn with_oids(table: &Table, names: &[bool]) -> heapscan::Result<Vec<u8>> {
             out.push(b'\n');
         }
     }
-    // The names themselves are printed too, for as many rows.
-    let lines = printed(table)?.iter().filter(|&&c| c == b'\n').count();
-    assert_eq!(lines, out.iter().filter(|&&c| c == b'\n').count());
     Ok(out)
 }
 

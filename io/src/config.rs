@@ -90,6 +90,11 @@ pub struct IoConfig {
     pub io_wq_workers: Option<u32>,
     /// CPUs of the threads of `worker` and of the kernel's io_uring workers; `None` leaves them where they are.
     pub worker_cpus: Option<Vec<usize>>,
+    /// CPUs for each lane instead, where the memory that it reads into is at home (lane n serves partition n of a pool;
+    /// with fewer lanes than entries, modulo the lanes). `worker` then has a pool of threads for each lane, which share
+    /// the numbers above out between them; the kernel's io_uring workers and the runtimes of `tokio_uring` go there too.
+    /// Empty: all lanes are alike. CPUs that cannot be had leave the threads where they are, with a warning.
+    pub lane_cpus: Vec<Vec<usize>>,
     /// A read that is outstanding longer is named in a warning, once.
     pub stall_after: Duration,
     /// How long the end of a method waits for reads that are still in flight.
@@ -118,6 +123,7 @@ impl Default for IoConfig {
             registered_files: false,
             io_wq_workers: None,
             worker_cpus: None,
+            lane_cpus: Vec::new(),
             stall_after: Duration::from_secs(30),
             drain_timeout: Duration::from_secs(5),
             fault: None,
@@ -134,7 +140,13 @@ pub(crate) fn cpu_count() -> usize {
 impl IoConfig {
     /// Lanes, with the default filled in.
     pub(crate) fn lane_count(&self) -> usize {
-        self.lanes.unwrap_or_else(|| cpu_count().min(4))
+        let alike = || if self.lane_cpus.is_empty() { cpu_count().min(4) } else { self.lane_cpus.len().min(64) };
+        self.lanes.unwrap_or_else(alike)
+    }
+
+    /// The CPUs for what works for a lane; `None`: anywhere.
+    pub(crate) fn cpus_of_lane(&self, lane: usize) -> Option<&[usize]> {
+        self.lane_cpus.get(lane).or(self.worker_cpus.as_ref()).map(Vec::as_slice)
     }
 
     /// Minimum and maximum of worker threads, with the defaults filled in.
@@ -162,6 +174,9 @@ impl IoConfig {
             && cpus.is_empty()
         {
             return refuse("worker_cpus is an empty list: leave it out to not bind the workers".to_owned());
+        }
+        if let Some(lane) = self.lane_cpus.iter().position(Vec::is_empty) {
+            return refuse(format!("lane_cpus has no CPU for lane {lane}: name all CPUs to not bind it"));
         }
         Ok(())
     }

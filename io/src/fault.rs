@@ -1,8 +1,8 @@
 //! Faults on purpose, for tests: what kernels, file systems and devices do rarely, done often.
 //!
-//! Two kinds. Faults of single operations (short results, EINTR, EAGAIN, EIO) are drawn in
-//! [`Transfer`](crate::transfer::Transfer), so that every method meets them through the shared rule. Faults of time
-//! (delays, completions out of order) are a method that wraps another one.
+//! Two kinds, of operations and of delivery. Faults of single operations (short results, EINTR, EAGAIN, EIO) are drawn in
+//! [`Transfer`](crate::transfer::Transfer), so that every method meets them through the shared rule. Faults of
+//! delivery (delays, completions out of order, twice or never) are a method that wraps another one.
 //!
 //! Every draw is a function of the seed and of *what* is read, not of when or by which thread: the same plan does the
 //! same to the same requests with every method.
@@ -39,6 +39,10 @@ pub struct FaultPlan {
     pub delay: Duration,
     /// Completions come in another order than that of their reads (`reorder`).
     pub reorder: bool,
+    /// Probability that a completion is delivered twice (`duplicate`).
+    pub duplicate: f64,
+    /// Probability that a completion is never delivered (`lose`): its memory then stays with whoever owns it.
+    pub lose: f64,
     /// Probability that submitting to a ring is refused with EAGAIN after the entries were queued (`enter_eagain`).
     pub enter_eagain: f64,
     /// A ring takes one entry a system call, however many are queued (`one_by_one`).
@@ -77,13 +81,15 @@ impl FromStr for FaultPlan {
                 "eio" => parse_probability(value).map(|v| plan.eio = v),
                 "eio_at" => value.parse().map(|v| plan.eio_at = Some(v)).ok(),
                 "delay" => parse_duration(value).map(|v| plan.delay = v),
+                "duplicate" => parse_probability(value).map(|v| plan.duplicate = v),
+                "lose" => parse_probability(value).map(|v| plan.lose = v),
                 "reorder" => value.is_empty().then(|| plan.reorder = true),
                 "enter_eagain" => parse_probability(value).map(|v| plan.enter_eagain = v),
                 "one_by_one" => value.is_empty().then(|| plan.one_by_one = true),
                 "no_direct" => value.is_empty().then(|| plan.no_direct = true),
                 _ => {
                     return Err(format!(
-                        "unknown fault {key:?}: use seed, short, eintr, eagain, eio, eio_at, delay, reorder, enter_eagain, one_by_one or no_direct"
+                        "unknown fault {key:?}: use seed, short, eintr, eagain, eio, eio_at, delay, reorder, duplicate, lose, enter_eagain, one_by_one or no_direct"
                     ));
                 }
             };
@@ -103,6 +109,8 @@ impl fmt::Display for FaultPlan {
             ("eintr", self.eintr),
             ("eagain", self.eagain),
             ("eio", self.eio),
+            ("duplicate", self.duplicate),
+            ("lose", self.lose),
             ("enter_eagain", self.enter_eagain),
         ];
         for (name, probability) in probabilities.into_iter().filter(|(_, p)| *p > 0.0) {
@@ -231,6 +239,8 @@ pub(crate) struct Delayer {
     completer: Arc<dyn Completer>,
     seed: u64,
     delay: Duration,
+    duplicate: f64,
+    lose: f64,
     held: Mutex<Held>,
     changed: Condvar,
 }
@@ -242,10 +252,18 @@ impl Completer for Delayer {
     fn complete(&self, completion: Completion) {
         let span = self.delay.as_nanos() as u64;
         let wait = if span == 0 { 0 } else { mix(self.seed ^ mix(completion.tag)) % span };
+        if unit(mix(self.seed ^ mix(completion.tag ^ 1))) < self.lose {
+            return;
+        }
+        let twice = unit(mix(self.seed ^ mix(completion.tag ^ 2))) < self.duplicate;
+        let due = Instant::now() + Duration::from_nanos(wait);
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        held.number += 1;
-        let key = (Instant::now() + Duration::from_nanos(wait), held.number);
-        held.by_time.insert(key, completion);
+        for late in 0..1 + u64::from(twice) {
+            held.number += 1;
+            let key = (due + Duration::from_micros(100 * late), held.number);
+            let Completion { tag, bytes, ref error, retries, latency } = completion;
+            held.by_time.insert(key, Completion { tag, bytes, error: error.clone(), retries, latency });
+        }
         drop(held);
         self.changed.notify_one();
     }
@@ -291,9 +309,11 @@ impl FaultMethod {
     /// The completer to give to the method that is to be wrapped; `None` when the plan has no faults of time.
     pub(crate) fn delayer(plan: &FaultPlan, completer: Arc<dyn Completer>) -> Option<Arc<Delayer>> {
         let delay = if plan.reorder { plan.delay + REORDER_WINDOW } else { plan.delay };
-        (!delay.is_zero()).then(|| {
+        let delivery = plan.duplicate > 0.0 || plan.lose > 0.0;
+        (delivery || !delay.is_zero()).then(|| {
             let (held, changed) = (Mutex::default(), Condvar::new());
-            Arc::new(Delayer { completer, seed: plan.seed, delay, held, changed })
+            let (duplicate, lose) = (plan.duplicate, plan.lose);
+            Arc::new(Delayer { completer, seed: plan.seed, delay, duplicate, lose, held, changed })
         })
     }
 

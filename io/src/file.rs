@@ -43,13 +43,13 @@ pub struct DirectAlignment {
 pub struct DataFile {
     file: File,
     /// The same file through the page cache, opened when a direct read cannot do it.
-    buffered: OnceLock<Result<File, i32>>,
+    buffered: OnceLock<File>,
     path: PathBuf,
     size: u64,
     id: u64,
     direct: AtomicBool,
     /// O_DIRECT is set on `file`, whether it is still used so or not.
-    o_direct: bool,
+    o_direct: AtomicBool,
     uncached: AtomicBool,
     /// See [`DataFile::is_unfit_for_rings`].
     fuse: bool,
@@ -96,7 +96,7 @@ impl DataFile {
             size,
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             direct: AtomicBool::new(false),
-            o_direct: false,
+            o_direct: AtomicBool::new(false),
             uncached: AtomicBool::new(false),
             fuse: false,
             alignment: DirectAlignment { memory: ALIGN_UNKNOWN, offset: ALIGN_UNKNOWN },
@@ -117,7 +117,7 @@ impl DataFile {
         match sys::set_status_flags(&self.file, libc::O_DIRECT) {
             Ok(()) => {
                 self.direct = AtomicBool::new(true);
-                self.o_direct = true;
+                self.o_direct = AtomicBool::new(true);
             }
             Err(error) => self.set_note(format!("O_DIRECT refused: {error}: read buffered")),
         }
@@ -200,12 +200,31 @@ impl DataFile {
         self.file.as_raw_fd()
     }
 
-    /// A descriptor that reads through the page cache.
+    /// A descriptor that reads through the page cache. A failure is not remembered: a descriptor may be free next time.
+    /// When none is, the file is read through the page cache by the descriptor that there is, from now on.
     pub(crate) fn buffered_fd(&self) -> Result<RawFd, i32> {
-        let open = || self.reopen().map_err(|error| error.raw_os_error().unwrap_or(libc::EIO));
-        match self.buffered.get_or_init(open) {
-            Ok(file) => Ok(file.as_raw_fd()),
-            Err(errno) => Err(*errno),
+        loop {
+            if let Some(file) = self.buffered.get() {
+                return Ok(file.as_raw_fd());
+            }
+            match self.reopen() {
+                // Another thread may have been faster: then its descriptor is used, and this one is closed.
+                Ok(file) => drop(self.buffered.set(file)),
+                Err(error) => match error.raw_os_error().unwrap_or(libc::EIO) {
+                    libc::EINTR => {}
+                    errno @ (libc::EMFILE | libc::ENFILE) => {
+                        // Reads in flight took over O_DIRECT, or not, when they were submitted.
+                        sys::set_status_flags(&self.file, 0).map_err(|error| error.raw_os_error().unwrap_or(errno))?;
+                        self.direct.store(false, Ordering::Relaxed);
+                        self.o_direct.store(false, Ordering::Relaxed);
+                        self.set_note(format!(
+                            "no descriptor was left to reopen it buffered ({error}): read buffered from then on"
+                        ));
+                        return Ok(self.fd());
+                    }
+                    errno => return Err(errno),
+                },
+            }
         }
     }
 
@@ -243,7 +262,7 @@ impl DataFile {
 
     /// Whether the first descriptor has O_DIRECT set, even if it was given up.
     pub(crate) fn opened_direct(&self) -> bool {
-        self.o_direct
+        self.o_direct.load(Ordering::Relaxed)
     }
 }
 

@@ -115,6 +115,11 @@ fn open_named(name: MethodName, config: &IoConfig, core: Arc<Core>) -> Result<Op
             if let Some(cpus) = &config.worker_cpus {
                 details.push(("worker_cpus".to_owned(), format!("{cpus:?}")));
             }
+            if !config.lane_cpus.is_empty() {
+                let (crews, min, max) = crate::method::worker::crew_bounds(config);
+                let cpus: Vec<_> = (0..crews).filter_map(|lane| config.cpus_of_lane(lane)).collect();
+                details.push(("io_workers_a_lane".to_owned(), format!("{min}..{max} on CPUs {cpus:?}")));
+            }
             let method = WorkerMethod::new(config, core)?;
             Ok(Opened { method: Box::new(method), report: report(details) })
         }

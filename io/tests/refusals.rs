@@ -181,3 +181,42 @@ fn a_small_limit_on_locked_memory_gives_small_rings_or_says_so() {
     let opened = open(&auto, Board::new()).expect("auto always opens");
     eprintln!("auto: {:?}", opened.report);
 }
+
+#[test]
+fn a_polling_kernel_thread_that_may_not_be_woken_is_named() {
+    let name = "a_polling_kernel_thread_that_may_not_be_woken_is_named";
+    if std::env::var(CASE).is_err() {
+        eprintln!("{}", again(name, "sqpoll"));
+        return;
+    }
+    let board = Board::new();
+    let settings = IoConfig {
+        sqpoll: true,
+        lanes: Some(1),
+        drain_timeout: std::time::Duration::from_millis(200),
+        ..config(MethodName::IoUring, "")
+    };
+    let opened = match open(&settings, Arc::clone(&board) as _) {
+        Ok(opened) => opened,
+        Err(error) => return skip(name, "io_uring", &error.to_string()),
+    };
+    if !opened.report.details.iter().any(|(key, value)| key == "sqpoll" && value == "used") {
+        return skip(name, "sqpoll", &format!("{:?}", opened.report));
+    }
+    let file = pattern_file(65_536);
+    let data = file.open();
+    read_and_check(&*opened.method, &board, &data, 0, 8192, 8192, file.size);
+    assert_eq!(opened.method.lost(0), None);
+    // It falls asleep after 100 ms without work.
+    std::thread::sleep(std::time::Duration::from_millis(400));
+    refuse_io_uring(libc::EPERM as u16, true);
+    let began = std::time::Instant::now();
+    opened.method.submit(0, &mut vec![board.request(&data, 8192, 8192, 8192)]);
+    assert!(opened.method.lost(0).is_some_and(|why| why.contains("sleeps")), "{:?}", opened.method.stats());
+    // What comes later is read by the thread that asks.
+    read_and_check(&*opened.method, &board, &data, 16_384, 8192, 8192, file.size);
+    drop(opened);
+    assert!(began.elapsed() < std::time::Duration::from_secs(8), "{:?}", began.elapsed());
+    assert_eq!(board.completed(), 2);
+    assert!(Arc::strong_count(&board) > 1, "what the kernel may still write to is leaked");
+}

@@ -96,3 +96,80 @@ fn what_the_page_cache_has_is_read_by_the_submitting_thread() {
         (0..128).for_each(|tag| board.check(tag, (tag + 1) * 8192 - 4096, 8192, file.size));
     }
 }
+
+/// The CPUs of the threads whose names begin with `name`, sorted.
+fn cpus_of(name: &str) -> Vec<String> {
+    let line = |task: std::io::Result<std::fs::DirEntry>| {
+        let folder = task.ok()?.path();
+        let comm = std::fs::read_to_string(folder.join("comm")).ok()?;
+        let status = std::fs::read_to_string(folder.join("status")).ok()?;
+        let cpus = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?.trim().to_owned();
+        comm.starts_with(name).then_some(cpus)
+    };
+    let mut cpus: Vec<_> = std::fs::read_dir("/proc/self/task").expect("tasks").filter_map(line).collect();
+    cpus.sort();
+    cpus
+}
+
+#[test]
+fn lanes_work_on_the_cpus_of_their_partition() {
+    let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let allowed = heapscan_placement::thread::allowed_cpus();
+    let (first, last) = (allowed[0], *allowed.last().expect("at least one CPU"));
+    let file = pattern_file(1 << 20);
+    let data = file.open_with(heapscan_io::OpenFileOptions { direct: true, ..Default::default() });
+    for method in MethodName::ALL {
+        let board = Board::new();
+        let settings = IoConfig {
+            lanes: None,
+            lane_cpus: vec![vec![first], vec![last]],
+            io_workers: Some(4),
+            ..config(method, "")
+        };
+        let opened = match open(&settings, Arc::clone(&board) as _) {
+            Ok(opened) => opened,
+            Err(error) => {
+                common::skip("lanes and CPUs", method.as_str(), &error.to_string());
+                continue;
+            }
+        };
+        assert_eq!(opened.method.lanes(), 2, "{method}");
+        for lane in 0..2 {
+            let mut batch: Vec<_> = (0..64).map(|n| board.request(&data, n * 8192, 8192, 8192)).collect();
+            opened.method.submit(lane, &mut batch);
+            wait_for(&*opened.method, lane, &board, 64 * (lane + 1));
+        }
+        (0..128).for_each(|tag| board.check(tag, tag % 64 * 8192, 8192, file.size));
+        let detail =
+            |key: &str| opened.report.details.iter().find(|(name, _)| name == key).map(|(_, text)| text.as_str());
+        let mut expected = vec![first.to_string(), last.to_string()];
+        match method {
+            MethodName::Worker => {
+                let text = format!("2..2 on CPUs [[{first}], [{last}]]");
+                assert_eq!(detail("io_workers_a_lane"), Some(text.as_str()));
+                expected = vec![first.to_string(), first.to_string(), last.to_string(), last.to_string()];
+                expected.sort();
+                assert_eq!(cpus_of("heapscan-io-"), expected);
+            }
+            MethodName::IoUring => {
+                for (key, cpu) in [("io_wq_workers", first), ("io_wq_workers_1", last)] {
+                    assert!(detail(key).is_some_and(|text| text.contains(&format!("on CPUs [{cpu}]"))), "{key}");
+                }
+            }
+            MethodName::TokioUring => {
+                expected.sort();
+                assert_eq!(cpus_of("heapscan-tokio-"), expected);
+            }
+            MethodName::Sync => {}
+        }
+    }
+    // CPUs that do not exist: a warning, and reads all the same.
+    let board = Board::new();
+    let settings = IoConfig { lanes: None, lane_cpus: vec![vec![1 << 20]], ..config(MethodName::Worker, "") };
+    let opened = open(&settings, Arc::clone(&board) as _).expect("opened");
+    opened.method.submit(0, &mut vec![board.request(&data, 0, 8192, 8192)]);
+    wait_for(&*opened.method, 0, &board, 1);
+    let refused =
+        open(&IoConfig { lane_cpus: vec![vec![0], vec![]], ..settings }, Board::new()).err().expect("refused");
+    assert!(refused.to_string().contains("no CPU for lane 1"), "{refused}");
+}

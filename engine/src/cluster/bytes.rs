@@ -34,7 +34,8 @@ pub(super) fn read_small_file(path: &Path, limit: u64) -> Result<Option<Vec<u8>>
         Err(e) => return Err(Error::os(path, "stat", &e)),
     }
     let mut bytes = Vec::new();
-    let file = File::open(path).map_err(|e| Error::os(path, "open", &e))?;
+    let file =
+        crate::OpenFiles::of_process().make_room_for(|| File::open(path)).map_err(|e| Error::os(path, "open", &e))?;
     file.take(limit).read_to_end(&mut bytes).map_err(|e| Error::os(path, "read", &e))?;
     Ok(Some(bytes))
 }

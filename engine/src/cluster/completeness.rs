@@ -33,7 +33,9 @@ pub(crate) fn mapped_behind_end(fork: &RelationFork) -> Result<Option<u64>> {
     if !meta.is_file() || meta.len() > MAP_BYTES_MAX {
         return Ok(None);
     }
-    let file = File::open(&path).map_err(|e| Error::os(&path, "open visibility map", &e))?;
+    let file = crate::OpenFiles::of_process()
+        .make_room_for(|| File::open(&path))
+        .map_err(|e| Error::os(&path, "open visibility map", &e))?;
     let block_size = u64::from(fork.block_size());
     let per_page = (block_size - MAP_HEADER) * BLOCKS_PER_BYTE;
     let first = u64::from(fork.blocks());
@@ -51,6 +53,36 @@ pub(crate) fn mapped_behind_end(fork: &RelationFork) -> Result<Option<u64>> {
         }
     }
     Ok(highest)
+}
+
+/// The visibility map of a fork, to be asked block by block.
+#[derive(Debug)]
+pub(crate) struct VisibilityMap {
+    file: File,
+    block_size: u64,
+}
+
+impl VisibilityMap {
+    /// `None` if there is no map, or it cannot be opened.
+    pub(crate) fn open(fork: &RelationFork) -> Option<Self> {
+        let path = map_path(fork.path());
+        // Examined before it is opened: to open a pipe would block for ever.
+        if !path.metadata().ok()?.is_file() {
+            return None;
+        }
+        Some(Self { file: File::open(&path).ok()?, block_size: u64::from(fork.block_size()) })
+    }
+
+    /// The two bits of a block; `None` if the map does not reach so far. Maps are looked at up to their first segment,
+    /// which is enough for 32 TB.
+    pub(crate) fn bits(&self, block: u32) -> Option<u8> {
+        let per_page = (self.block_size - MAP_HEADER) * BLOCKS_PER_BYTE;
+        let (number, within) = (u64::from(block) / per_page, u64::from(block) % per_page);
+        let mut byte = [0];
+        let at = number * self.block_size + MAP_HEADER + within / BLOCKS_PER_BYTE;
+        self.file.read_exact_at(&mut byte, at).ok()?;
+        Some(byte[0] >> (2 * (within % BLOCKS_PER_BYTE)) & 3)
+    }
 }
 
 fn map_path(base: &Path) -> PathBuf {

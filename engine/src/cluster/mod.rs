@@ -17,12 +17,13 @@ mod reader;
 mod reg_names;
 mod relation;
 mod state;
+mod stored;
 mod tablespace;
 #[cfg(test)]
 mod tests;
 mod types;
 
-pub(crate) use completeness::mapped_behind_end;
+pub(crate) use completeness::{VisibilityMap, mapped_behind_end};
 pub use control::{ChecksumState, ClusterState, ControlFile};
 pub use database::{Database, DatabaseInfo, TableEntry};
 pub use file_names::{FileName, Fork};
@@ -31,6 +32,8 @@ pub use layouts::bootstrap_layout;
 pub use names::RelationName;
 pub use reader::{RowVisitor, TableReader};
 pub use relation::{Persistence, RelationFile, RelationInfo, RelationKind};
+pub(crate) use state::incremental;
+pub use stored::StoredRelation;
 
 use crate::{DamageLog, Error, ErrorKind, OnCorruption, RelationFork, Result, TrailingFragment};
 use heapscan_io::OpenFileOptions;

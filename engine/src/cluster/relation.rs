@@ -229,6 +229,19 @@ impl Database {
         self.relation_info(class)
     }
 
+    /// Oids of the relations with the rows of `name`: itself, or its leaf partitions.
+    ///
+    /// # Errors
+    /// As [`Database::relation`].
+    pub(crate) fn row_relations(&self, name: &RelationName) -> Result<Vec<u32>> {
+        let class = self.find_class(name)?;
+        if class.kind == RelationKind::PartitionedTable {
+            return self.leaf_partitions(class.oid);
+        }
+        self.check_scannable(class)?;
+        Ok(vec![class.oid])
+    }
+
     /// The TOAST table `oid`, as a relation.
     ///
     /// # Errors

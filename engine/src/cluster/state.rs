@@ -96,6 +96,15 @@ pub(super) fn check_at_rest(
     Ok(warnings)
 }
 
+/// A file of an incremental backup, which holds only the blocks that changed.
+pub(crate) fn incremental(path: &Path) -> Error {
+    Error::new(ErrorKind::Unsupported, "is part of an incremental backup, which has only the blocks that changed")
+        .with_path(path)
+        .with_hint(
+            "put it together with the backups that it depends on: pg_combinebackup -o OUTPUT FULL ... INCREMENTAL",
+        )
+}
+
 /// Looks for a server's lock file. `Err` if the server runs; an error to be weighed if one seems to have run and died.
 ///
 /// # Errors

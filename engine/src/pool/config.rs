@@ -26,6 +26,8 @@ pub struct PoolConfig {
     pub huge_pages: HugePages,
     /// Register the frames with the IO method, which pins all of them: the whole pool becomes resident.
     pub register_memory: bool,
+    /// A read that takes longer is told of by a warning, once.
+    pub stall_after: Duration,
     /// After this long without an end, a read counts as stalled and those who wait for it get an error.
     pub stall_timeout: Duration,
     /// How long a stream waits for a frame when all are pinned.
@@ -44,6 +46,7 @@ impl PoolConfig {
             partitions: 1,
             huge_pages: HugePages::default(),
             register_memory: false,
+            stall_after: Duration::from_secs(30),
             stall_timeout: Duration::from_secs(60),
             pin_timeout: Duration::from_secs(10),
         }

@@ -46,8 +46,9 @@ pub struct OutstandingRead {
     pub block: u32,
     /// Blocks of the read.
     pub blocks: u32,
-    /// Since when it is in flight.
+    /// How long it is in flight.
     pub age: Duration,
+    pub(crate) since: Instant,
 }
 
 #[derive(Debug, Default)]
@@ -127,6 +128,7 @@ impl InFlight {
                 block: op.first_block(),
                 blocks: op.frames.len() as u32,
                 age: op.started.elapsed(),
+                since: op.started,
             }));
         }
         reads.sort_by_key(|read| std::cmp::Reverse(read.age));

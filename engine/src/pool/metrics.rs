@@ -128,6 +128,8 @@ pub struct PoolMetrics {
     pub in_flight: usize,
     /// Completions with an unknown or outdated tag, which were ignored.
     pub stale_completions: u64,
+    /// Reads that were told of because they took long.
+    pub stalls: u64,
     /// All streams, open and ended. Streams report when they read and when they end, so hits may lag.
     pub totals: ReadMetrics,
 }

@@ -19,6 +19,7 @@ mod state;
 mod strategy;
 mod sync;
 mod wait;
+mod watch;
 
 pub use config::{DEFAULT_IO_CONCURRENCY, PoolConfig};
 pub use inflight::OutstandingRead;
@@ -62,6 +63,7 @@ pub struct BufferPool {
     relations: Mutex<Relations>,
     config: PoolConfig,
     registration: Option<MemoryRegistration>,
+    watch: Arc<watch::Watch>,
 }
 
 impl BufferPool {
@@ -84,7 +86,7 @@ impl BufferPool {
             Err(error) => MemoryRegistration::Plain(error.to_string()),
         });
         let session = Arc::new(Session::new(Arc::clone(&shared), 0));
-        Ok(Self { method, shared, session, relations: Mutex::default(), config, registration })
+        Ok(Self { method, shared, session, relations: Mutex::default(), config, registration, watch: Arc::default() })
     }
 
     /// Its settings.
@@ -205,6 +207,7 @@ impl BufferPool {
             open_streams: self.shared.open_streams.load(Ordering::Relaxed),
             in_flight: self.shared.in_flight.count(),
             stale_completions: self.shared.stale_completions.load(Ordering::Relaxed),
+            stalls: self.watch.told.load(Ordering::Relaxed),
             totals,
         }
     }
@@ -243,6 +246,12 @@ mod fence {
         // so the memory stays mapped until the method was dropped; if making the pool fails, the method goes first as
         // well, because it was declared later.
         unsafe { method.register_memory(&shared.frames.memory()) }
+    }
+}
+
+impl Drop for BufferPool {
+    fn drop(&mut self) {
+        self.watch.close();
     }
 }
 

@@ -65,6 +65,7 @@ impl BufferPool {
             return;
         }
         let start = Instant::now();
+        self.watch.start(&self.shared, self.config.stall_after);
         self.method.submit(lane, staged);
         metrics.submits += 1;
         metrics.submit_nanos += nanos(start.elapsed());
@@ -78,6 +79,7 @@ impl BufferPool {
             return Handed::Over;
         }
         let start = Instant::now();
+        self.watch.start(&self.shared, self.config.stall_after);
         self.method.submit_for_wait(lane, staged);
         metrics.submits += 1;
         metrics.submit_nanos += nanos(start.elapsed());

@@ -33,7 +33,10 @@ use crate::{
 use serde::Serialize;
 use std::{
     ops::Range,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -69,11 +72,12 @@ pub struct ScanBuilder {
     columns: Option<Vec<String>>,
     blocks: Range<u32>,
     limit: Option<u64>,
+    cancel: Option<Arc<AtomicBool>>,
 }
 
 impl ScanBuilder {
     pub(crate) fn new(context: Arc<TableContext>) -> Self {
-        Self { context, columns: None, blocks: 0..u32::MAX, limit: None }
+        Self { context, columns: None, blocks: 0..u32::MAX, limit: None, cancel: None }
     }
 
     /// Only these columns, in this order; a name may come twice. Names are taken as they are, without folding. Without
@@ -98,13 +102,23 @@ impl ScanBuilder {
         self
     }
 
+    /// Ends the scan with an error (`Cancelled`) soon after the flag was set, by whatever thread: it is looked at for
+    /// each page, with rows on it or without.
+    #[must_use]
+    pub fn cancelled_by(mut self, flag: Arc<AtomicBool>) -> Self {
+        self.cancel = Some(flag);
+        self
+    }
+
     /// Begins the scan.
     ///
     /// # Errors
     /// `NotFound` if a column does not exist, `Unsupported` if one is a virtual generated column.
     pub fn start(self) -> Result<Scan> {
         let columns = self.attributes()?;
-        Scan::new(self.context, columns, self.blocks, self.limit)
+        let mut scan = Scan::new(self.context, columns, self.blocks, self.limit)?;
+        scan.cancel = self.cancel;
+        Ok(scan)
     }
 
     /// Indices of the attributes that the scan yields.
@@ -153,6 +167,7 @@ pub struct Scan {
     visible: VisibleSet,
     summary: Option<PageSummary>,
     left: u64,
+    cancel: Option<Arc<AtomicBool>>,
     stats: ScanStats,
     began: Instant,
 }
@@ -180,6 +195,7 @@ impl Scan {
             visible: VisibleSet::default(),
             summary: None,
             left: limit.unwrap_or(u64::MAX),
+            cancel: None,
             stats: ScanStats::default(),
             began: Instant::now(),
             context,
@@ -251,6 +267,9 @@ impl Scan {
     fn advance_unlisted(&mut self) -> Result<bool> {
         self.current = None;
         while self.left > 0 {
+            if self.cancel.as_ref().is_some_and(|flag| flag.load(Ordering::Relaxed)) {
+                return Err(Error::new(ErrorKind::Cancelled, "the scan was cancelled"));
+            }
             let Some(page) = self.stream.next_page() else { return Ok(false) };
             let mut page = match page {
                 Ok(page) => page,

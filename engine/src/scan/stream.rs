@@ -15,7 +15,10 @@ use std::{
     fmt,
     io::Write,
     pin::Pin,
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     task::{Context, Poll, Waker},
     thread::JoinHandle,
 };
@@ -118,12 +121,14 @@ type Producer<T> = Box<dyn FnOnce(&BatchSink<T>) -> Result<()> + Send>;
 
 /// A scan as a [`Stream`] of batches. Nothing happens before it is polled for the first time.
 ///
-/// To drop it at any moment is fine and does not block: its thread ends at the next batch, reads in flight end on their
+/// To drop it at any moment is fine and does not block: its thread ends at the next page, reads in flight end on their
 /// own. [`ScanStream::close`] waits for that.
 pub struct ScanStream<T> {
     shared: Arc<Shared<T>>,
     producer: Option<Producer<T>>,
     thread: Option<JoinHandle<()>>,
+    /// Set when nobody wants more; a scan looks at it for each page.
+    gone: Arc<AtomicBool>,
 }
 
 impl<T: Send + 'static> ScanStream<T> {
@@ -150,7 +155,13 @@ impl<T: Send + 'static> ScanStream<T> {
             shared: Arc::new(Shared { state: Mutex::new(state), room: Condvar::new() }),
             producer: Some(Box::new(produce)),
             thread: None,
+            gone: Arc::default(),
         }
+    }
+
+    fn with_flag(mut self, gone: Arc<AtomicBool>) -> Self {
+        self.gone = gone;
+        self
     }
 
     fn start(&mut self, produce: Producer<T>) -> Result<()> {
@@ -175,6 +186,7 @@ impl<T> ScanStream<T> {
     /// Stops the scan and waits until its thread has ended: then nothing is pinned for it any more. Blocks; not for use
     /// on an executor's thread. A panic of the thread has been reported by it and is not raised again.
     pub fn close(mut self) {
+        self.gone.store(true, Ordering::Relaxed);
         self.shared.cancel();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -220,6 +232,7 @@ impl<T: Send + 'static> Stream for ScanStream<T> {
 
 impl<T> Drop for ScanStream<T> {
     fn drop(&mut self) {
+        self.gone.store(true, Ordering::Relaxed);
         self.shared.cancel();
     }
 }
@@ -237,11 +250,14 @@ impl ScanBuilder {
     /// The items are errors as those of [`ScanBuilder::write_rows`]; what came before the bad row comes before its error,
     /// which is the last item.
     pub fn stream_rows(self, format: RowFormat) -> ScanStream<Vec<u8>> {
-        ScanStream::from_fn(move |sink| match self.write_rows(format, &mut ChunkWriter(sink)) {
+        let gone = Arc::<AtomicBool>::default();
+        let scan = self.cancelled_by(Arc::clone(&gone));
+        let stream = ScanStream::from_fn(move |sink| match scan.write_rows(format, &mut ChunkWriter(sink)) {
             // Our own writer refuses only when nobody reads.
             Err(_) if sink.is_cancelled() => Ok(()),
             result => result.map(|_| ()),
-        })
+        });
+        stream.with_flag(gone)
     }
 
     /// What `batches` makes of this scan, as a stream for any executor: `scan.stream_of(ScanBuilder::batches)`.
@@ -251,7 +267,9 @@ impl ScanBuilder {
         F: FnOnce(Self) -> Result<I> + Send + 'static,
         I: Iterator<Item = Result<T>>,
     {
-        ScanStream::from_iter_in_thread(move || batches(self))
+        let gone = Arc::<AtomicBool>::default();
+        let scan = self.cancelled_by(Arc::clone(&gone));
+        ScanStream::from_iter_in_thread(move || batches(scan)).with_flag(gone)
     }
 }
 

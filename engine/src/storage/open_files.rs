@@ -3,9 +3,12 @@
 use crate::{Error, ErrorKind, Result};
 use heapscan_io::DataFile;
 use nix::sys::resource::{Resource, getrlimit};
-use std::sync::{
-    Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError, Weak,
-    atomic::{AtomicU64, AtomicUsize, Ordering},
+use std::{
+    io,
+    sync::{
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError, Weak,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
 };
 
 /// Even with an unlimited RLIMIT_NOFILE no more files are kept open than this.
@@ -95,6 +98,20 @@ impl OpenFiles {
         *place = Some(Arc::clone(&file));
         lock(&self.slots).push(Arc::downgrade(slot));
         Ok(file)
+    }
+
+    /// Opens another file of the cluster; when no descriptor is left, closes data files that nobody reads just now.
+    ///
+    /// # Errors
+    /// Those of `open`.
+    pub(crate) fn make_room_for<T>(&self, open: impl Fn() -> io::Result<T>) -> io::Result<T> {
+        loop {
+            match open() {
+                Err(error) if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) && self.close_one() => {
+                }
+                result => return result,
+            }
+        }
     }
 
     fn close_down_to(&self, most: usize) {

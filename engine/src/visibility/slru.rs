@@ -75,7 +75,8 @@ impl Slru {
             );
         }
         let mut bytes = Vec::with_capacity(size as usize);
-        std::fs::File::open(&path)
+        crate::OpenFiles::of_process()
+            .make_room_for(|| std::fs::File::open(&path))
             .and_then(|file| file.take(most).read_to_end(&mut bytes))
             .map_err(|e| Error::os(&path, "read segment", &e))?;
         Ok(segment.get_or_init(|| bytes.into_boxed_slice()))

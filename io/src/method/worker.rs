@@ -28,24 +28,38 @@ struct Job {
     lane: usize,
 }
 
+/// The threads of one pool.
+#[derive(Default)]
+struct Crew {
+    /// Workers that wait for a job.
+    idle: AtomicUsize,
+    alive: AtomicUsize,
+}
+
 /// What the workers need; outlives the method while a worker is stuck in a read.
 struct Shared {
     core: Arc<Core>,
     gates: Box<[Gate]>,
-    /// Workers that wait for a job.
-    idle: AtomicUsize,
-    alive: AtomicUsize,
+    /// One for all lanes, or one a lane where lanes have CPUs of their own.
+    crews: Box<[Crew]>,
     in_flight: AtomicU64,
+    /// Bounds of each crew.
     min: usize,
     max: usize,
-    cpus: Option<Vec<usize>>,
+    cpus: Box<[Option<Vec<usize>>]>,
+}
+
+/// The queue of a crew.
+struct Queue {
+    /// `None` once it is closing.
+    sender: Option<Sender<Job>>,
+    jobs: Receiver<Job>,
 }
 
 pub(crate) struct WorkerMethod {
     shared: Arc<Shared>,
-    /// `None` once it is closing.
-    queue: Option<Sender<Job>>,
-    jobs: Receiver<Job>,
+    /// As many as there are crews.
+    queues: Box<[Queue]>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     started: AtomicUsize,
     drain_timeout: Duration,
@@ -54,35 +68,45 @@ pub(crate) struct WorkerMethod {
     forks: u64,
 }
 
+/// Bounds of each of the crews: all together those of the settings, at least one thread each.
+pub(crate) fn crew_bounds(config: &IoConfig) -> (usize, usize, usize) {
+    let (min, max) = config.worker_bounds();
+    let crews = if config.lane_cpus.is_empty() { 1 } else { config.lane_count() };
+    (crews, min.div_ceil(crews), max.div_ceil(crews))
+}
+
 impl WorkerMethod {
     pub(crate) fn new(config: &IoConfig, core: Arc<Core>) -> Result<Self, IoError> {
-        let (min, max) = config.worker_bounds();
+        let (crews, min, max) = crew_bounds(config);
         let lanes = config.lane_count();
-        let (queue, jobs) = bounded(config.io_max_concurrency as usize * lanes);
+        let places = config.io_max_concurrency as usize * lanes.div_ceil(crews);
+        let queue = |_| {
+            let (sender, jobs) = bounded(places);
+            Queue { sender: Some(sender), jobs }
+        };
         let shared = Arc::new(Shared {
             core,
             gates: (0..lanes).map(|_| Gate::default()).collect(),
-            idle: 0.into(),
-            alive: 0.into(),
+            crews: (0..crews).map(|_| Crew::default()).collect(),
             in_flight: 0.into(),
             min,
             max,
-            cpus: config.worker_cpus.clone(),
+            cpus: (0..crews).map(|crew| config.cpus_of_lane(crew).map(<[usize]>::to_vec)).collect(),
         });
         let method = Self {
             shared,
-            queue: Some(queue),
-            jobs,
+            queues: (0..crews).map(queue).collect(),
             threads: Mutex::default(),
             started: 0.into(),
             drain_timeout: config.drain_timeout,
             inline: config.worker_inline,
             forks: fork::count(),
         };
-        for _ in 0..min {
-            if let Err(error) = method.start_worker() {
+        for crew in (0..crews).flat_map(|crew| std::iter::repeat_n(crew, min)) {
+            if let Err(error) = method.start_worker(crew) {
                 let reason = format!(
-                    "cannot start {min} threads: {error}: lower io_workers or raise the limit on threads (ulimit -u, pids.max)"
+                    "cannot start {} threads: {error}: lower io_workers or raise the limit on threads (ulimit -u, pids.max)",
+                    min * crews
                 );
                 return Err(IoError::Unavailable { method: MethodName::Worker, reason });
             }
@@ -90,12 +114,13 @@ impl WorkerMethod {
         Ok(method)
     }
 
-    fn start_worker(&self) -> std::io::Result<()> {
-        let (shared, jobs) = (Arc::clone(&self.shared), self.jobs.clone());
+    fn start_worker(&self, crew: usize) -> std::io::Result<()> {
+        let (shared, jobs) = (Arc::clone(&self.shared), self.queues[crew].jobs.clone());
         let number = self.started.fetch_add(1, Ordering::Relaxed);
-        self.shared.alive.fetch_add(1, Ordering::SeqCst);
+        let alive = &self.shared.crews[crew].alive;
+        alive.fetch_add(1, Ordering::SeqCst);
         let spawned =
-            std::thread::Builder::new().name(format!("heapscan-io-{number}")).spawn(move || shared.work(&jobs));
+            std::thread::Builder::new().name(format!("heapscan-io-{number}")).spawn(move || shared.work(crew, &jobs));
         match spawned {
             Ok(thread) => {
                 let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
@@ -104,18 +129,18 @@ impl WorkerMethod {
                 Ok(())
             }
             Err(error) => {
-                self.shared.alive.fetch_sub(1, Ordering::SeqCst);
+                alive.fetch_sub(1, Ordering::SeqCst);
                 Err(error)
             }
         }
     }
 
     /// Starts one more when there is a backlog.
-    fn grow(&self) {
-        let shared = &self.shared;
-        if self.jobs.len() > shared.idle.load(Ordering::Relaxed)
-            && shared.alive.load(Ordering::Relaxed) < shared.max
-            && let Err(error) = self.start_worker()
+    fn grow(&self, crew: usize) {
+        let Crew { idle, alive } = &self.shared.crews[crew];
+        if self.queues[crew].jobs.len() > idle.load(Ordering::Relaxed)
+            && alive.load(Ordering::Relaxed) < self.shared.max
+            && let Err(error) = self.start_worker(crew)
         {
             tracing::warn!(%error, "cannot start another IO worker");
         }
@@ -127,29 +152,35 @@ impl WorkerMethod {
     }
 }
 
+/// Confines the calling thread, if it is to be confined. Placement is best effort.
+pub(super) fn pin(cpus: Option<&[usize]>) {
+    if let Some(cpus) = cpus
+        && let Err(error) = heapscan_placement::thread::pin_current_thread(cpus)
+    {
+        tracing::warn!(?cpus, %error, "cannot pin an IO thread");
+    }
+}
+
 impl Shared {
-    fn work(&self, jobs: &Receiver<Job>) {
-        if let Some(cpus) = &self.cpus
-            && let Err(error) = heapscan_placement::thread::pin_current_thread(cpus)
-        {
-            tracing::warn!(?cpus, %error, "cannot pin an IO worker");
-        }
+    fn work(&self, crew: usize, jobs: &Receiver<Job>) {
+        pin(self.cpus[crew].as_deref());
+        let Crew { idle, alive } = &self.crews[crew];
         loop {
-            self.idle.fetch_add(1, Ordering::Relaxed);
+            idle.fetch_add(1, Ordering::Relaxed);
             let job = jobs.recv_timeout(IDLE_LEAVE);
-            self.idle.fetch_sub(1, Ordering::Relaxed);
+            idle.fetch_sub(1, Ordering::Relaxed);
             match job {
                 Ok(job) => self.run(job),
                 Err(RecvTimeoutError::Disconnected) => break,
                 Err(RecvTimeoutError::Timeout) => {
                     let leave = |alive| (alive > self.min).then(|| alive - 1);
-                    if self.alive.fetch_update(Ordering::SeqCst, Ordering::SeqCst, leave).is_ok() {
+                    if alive.fetch_update(Ordering::SeqCst, Ordering::SeqCst, leave).is_ok() {
                         return;
                     }
                 }
             }
         }
-        self.alive.fetch_sub(1, Ordering::SeqCst);
+        alive.fetch_sub(1, Ordering::SeqCst);
     }
 
     fn run(&self, mut job: Job) {
@@ -190,12 +221,13 @@ impl IoMethod for WorkerMethod {
                 continue;
             }
             // A forked child has the queue but not the workers.
-            let Some(queue) = self.queue.as_ref().filter(|_| fork::count() == self.forks) else {
+            let crew = lane % self.queues.len();
+            let Some(queue) = self.queues[crew].sender.as_ref().filter(|_| fork::count() == self.forks) else {
                 self.shared.run(job);
                 continue;
             };
             match queue.try_send(job) {
-                Ok(()) => self.grow(),
+                Ok(()) => self.grow(crew),
                 Err(TrySendError::Full(job) | TrySendError::Disconnected(job)) => self.run_inline(job),
             }
         }
@@ -224,7 +256,9 @@ impl IoMethod for WorkerMethod {
 impl Drop for WorkerMethod {
     fn drop(&mut self) {
         // Workers take what is queued, then see that the queue is closed.
-        drop(self.queue.take());
+        for queue in &mut self.queues {
+            drop(queue.sender.take());
+        }
         if fork::count() != self.forks {
             return;
         }

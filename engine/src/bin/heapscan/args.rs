@@ -16,6 +16,8 @@ pub(crate) enum Command {
     Ls(LsArgs),
     /// Print the rows of a table, or aggregates over them
     Scan(Box<ScanArgs>),
+    /// Check checksums and structure of all files of a cluster, of a database, or of some tables
+    Verify(VerifyArgs),
     /// Show each IO method: compiled in, usable here, why not
     Methods(MethodsArgs),
     /// Show the NUMA nodes, what may be used of them, and the plan for the buffer pool; or a file's page cache by node
@@ -194,6 +196,9 @@ pub(crate) struct EngineArgs {
     /// worker: also hand over what the page cache has
     #[arg(long)]
     pub(crate) io_worker_always: bool,
+    /// Data files that are kept open at most [default: three quarters of the limit on open files]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub(crate) max_files_per_process: Option<u32>,
     /// Size of the buffer pool
     #[arg(long, default_value = "128MB", value_name = "SIZE", value_parser = size)]
     pub(crate) shared_buffers: u64,
@@ -252,6 +257,23 @@ pub(crate) struct ScanArgs {
     /// Print the metrics of the scan to standard error
     #[arg(long, value_name = "FORMAT", value_enum)]
     pub(crate) stats: Option<StatsFormat>,
+}
+
+#[derive(Args)]
+pub(crate) struct VerifyArgs {
+    #[command(flatten)]
+    pub(crate) cluster: ClusterArgs,
+    /// Only these tables with their maps and TOAST tables, written as in SQL [default: every file, those of indexes too]
+    pub(crate) tables: Vec<String>,
+    /// Also unpack every compressed and out-of-line value
+    #[arg(long)]
+    pub(crate) toast: bool,
+    /// Threads that check [default: one a CPU, at most 4]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub(crate) threads: Option<u16>,
+    /// Output format
+    #[arg(long, default_value = "table", value_enum)]
+    pub(crate) format: ListFormat,
 }
 
 #[derive(Args)]

@@ -13,6 +13,7 @@ mod output;
 mod report;
 mod scan;
 mod signals;
+mod verify;
 
 use args::{Cli, Command};
 use clap::Parser;
@@ -28,6 +29,7 @@ fn main() -> ExitCode {
     let result = match cli.command {
         Command::Ls(args) => ls::run(&args),
         Command::Scan(args) => scan::run(&args),
+        Command::Verify(args) => verify::run(args),
         Command::Methods(args) => methods::run(&args),
         Command::Numa(args) => numa::run(&args),
         Command::Bench(args) => bench::run(&args),
@@ -52,7 +54,23 @@ fn say(line: &str) {
 
 /// Opens the cluster and says what is to be known about it.
 fn open(args: &args::ClusterArgs) -> Result<Engine> {
-    let engine = Engine::open(&args.pgdata, options(args))?;
+    open_for(args, None)
+}
+
+/// The same, to read `table`: polling for completions is tried on its file, which may lie on another device.
+fn open_for(args: &args::ClusterArgs, table: Option<&str>) -> Result<Engine> {
+    let mut options = options(args);
+    if let Some(table) = table.filter(|_| options.io.iopoll) {
+        let mut look = options.clone();
+        look.io = heapscan::IoConfig {
+            method: heapscan::MethodChoice::Named(heapscan::MethodName::Sync),
+            ..heapscan::IoConfig::default()
+        };
+        let engine = Engine::open(&args.pgdata, look)?;
+        let table = engine.database(args.database.as_deref())?.table(table)?;
+        options.io.probe_file = Some(table.fork().path().to_owned());
+    }
+    let engine = Engine::open(&args.pgdata, options)?;
     for warning in engine.cluster().warnings() {
         say(&format!("heapscan: warning: {warning}"));
     }
@@ -69,6 +87,20 @@ fn open(args: &args::ClusterArgs) -> Result<Engine> {
             None => say(&format!("heapscan: --io-{name} is for io_uring; io_method {} ignores it", method.used)),
         }
     }
+    let ignored = [
+        ("io-async", "io_uring", args.engine.io_async != heapscan::AsyncRule::default()),
+        ("io-worker-always", "worker", args.engine.io_worker_always),
+        (
+            "io-registered-buffers",
+            "io_uring",
+            args.engine.io_registered_buffers != heapscan::RegisteredBuffers::default(),
+        ),
+    ];
+    for (name, owner, asked) in ignored {
+        if asked && method.used != owner {
+            say(&format!("heapscan: warning: --{name} is for {owner}; io_method {} ignores it", method.used));
+        }
+    }
     Ok(engine)
 }
 
@@ -80,6 +112,7 @@ fn options(args: &args::ClusterArgs) -> EngineOptions {
         effective_io_concurrency: engine.effective_io_concurrency,
         io_direct: engine.io_direct,
         io_uncached: engine.io_uncached,
+        max_files_per_process: engine.max_files_per_process.map(|n| n as usize),
         huge_pages: engine.huge_pages,
         verify: engine.verify,
         on_corruption: args.on_corruption,

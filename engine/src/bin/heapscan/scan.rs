@@ -1,7 +1,7 @@
 //! `heapscan scan`
 
 use crate::{
-    args, columnar, open,
+    args, columnar, open_for,
     output::{Output, check_output},
     report, say,
 };
@@ -23,7 +23,7 @@ pub(crate) fn run(args: &args::ScanArgs) -> Result<()> {
     }
     let columns = args.columns.as_deref().map(aggregate::parse_columns).transpose()?;
     let began = report::Clock::start();
-    let engine = open(&args.cluster)?;
+    let engine = open_for(&args.cluster, Some(&args.table))?;
     let table = engine.database(args.cluster.database.as_deref())?.table(&args.table)?;
     for warning in table.warnings() {
         say(&format!("heapscan: warning: {warning}"));

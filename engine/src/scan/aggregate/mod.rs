@@ -66,6 +66,7 @@ impl ScanBuilder {
         }
         let context = self.context.clone();
         let mut scan = Scan::new(self.context, columns, self.blocks, None)?;
+        scan.cancel = self.cancel;
         let forgiving = context.engine.cluster.damage().skips_rows();
         while scan.advance_unlisted()? {
             let Some(page) = &scan.current else { break };

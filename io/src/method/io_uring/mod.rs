@@ -58,9 +58,13 @@ impl IoUringMethod {
                     break;
                 }
             };
-            let (lane, about) = open_lane(made, config);
+            let (lane, about) = open_lane(made, config, lanes.len());
             if lanes.is_empty() {
                 details.extend(about);
+            } else if !config.lane_cpus.is_empty() {
+                // What differs between lanes.
+                let workers = about.into_iter().filter(|(key, _)| key == "io_wq_workers");
+                details.extend(workers.map(|(key, value)| (format!("{key}_{}", lanes.len()), value)));
             }
             lanes.push(lane);
         }
@@ -94,13 +98,13 @@ impl IoUringMethod {
     }
 }
 
-fn open_lane(made: setup::Made, config: &IoConfig) -> (Lane, Details) {
+fn open_lane(made: setup::Made, config: &IoConfig, number: usize) -> (Lane, Details) {
     let setup::Made { ring, flags, depth, sqpoll, iopoll } = made;
     let parameters = ring.params();
     // The one bound on what is in flight: what was asked for, what the queue of submissions holds, and (never less, but
     // kernels differ) what the queue of completions holds.
     let bound = config.io_max_concurrency.min(parameters.sq_entries()).min(parameters.cq_entries());
-    let workers = setup::bound_workers(&ring, config);
+    let workers = setup::bound_workers(&ring, config, number);
     let (files, files_about) = FileTable::new(&ring, config.registered_files);
     let mut details = vec![
         ("setup_flags".to_owned(), flags.to_owned()),

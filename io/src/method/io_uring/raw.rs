@@ -109,4 +109,14 @@ impl Lane {
         // is the leader.
         unsafe { self.ring.completion_shared() }.overflow()
     }
+
+    /// For tests: a completion with the given name.
+    #[cfg(test)]
+    pub(super) fn forge(&self, name: u64) {
+        let mut queue = self.lock_queue();
+        let entry = io_uring::opcode::Nop::new().build().user_data(name);
+        assert!(self.push(&mut queue, Ticket(name), &entry));
+        self.enter_submit(1, &Default::default()).expect("submitted");
+        self.trim(&mut queue);
+    }
 }

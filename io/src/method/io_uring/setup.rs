@@ -211,13 +211,13 @@ pub(super) fn unavailable(refusal: &Refused, config: &IoConfig) -> IoError {
 }
 
 /// Bounds the kernel's workers for a ring (by default there may be thousands) and says so.
-pub(super) fn bound_workers(ring: &IoUring, config: &IoConfig) -> String {
+pub(super) fn bound_workers(ring: &IoUring, config: &IoConfig, lane: usize) -> String {
     let bound = config.io_wq_workers.unwrap_or_else(|| u32::try_from(cpu_count().min(16)).unwrap_or(16)).max(1);
     let mut text = match ring.submitter().register_iowq_max_workers(&mut [bound, bound]) {
         Ok(()) => bound.to_string(),
         Err(error) => format!("not bounded: {error}"),
     };
-    if let Some(cpus) = &config.worker_cpus {
+    if let Some(cpus) = config.cpus_of_lane(lane) {
         text += &match set_worker_cpus(ring, cpus) {
             Ok(()) => format!(" on CPUs {cpus:?}"),
             Err(error) => format!(", CPUs not bound: {error}"),

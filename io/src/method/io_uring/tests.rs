@@ -96,3 +96,59 @@ fn the_end_of_the_method_does_not_wait_for_ever() {
         more => panic!("{more:?}"),
     }
 }
+
+#[allow(unsafe_code, reason = "requests")]
+fn block_of(path: &Path) -> Request {
+    let file = Arc::new(DataFile::open(path, Default::default()).expect("open"));
+    let memory = Box::leak(vec![0u8; 4096].into_boxed_slice());
+    let segment = Segment { ptr: NonNull::from(&mut memory[0]), len: memory.len() };
+    // SAFETY: leaked memory that nobody else has.
+    unsafe { Request::new(file, 0, [segment], 9) }
+}
+
+/// A second completion of the same operation, in the ring itself: a no-op with its name.
+#[test]
+fn a_completion_that_the_ring_delivers_twice_finds_nothing() {
+    let ended = Arc::new(Ended::default());
+    let Some(method) = method(&ended) else { return };
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    std::fs::write(file.path(), [7; 4096]).expect("write");
+    let count = || ended.0.lock().expect("no panics").len();
+    method.submit(0, &mut vec![block_of(file.path())]);
+    assert_eq!(method.wait(0, &|| count() == 1, Duration::from_secs(10)), WaitOutcome::Done);
+    // The first slot, in its first generation, and one that was never given out.
+    method.lanes[0].forge(1 << 32);
+    method.lanes[0].forge(u64::MAX - 1);
+    // Somebody looks only while something is in flight.
+    method.submit(0, &mut vec![block_of(file.path())]);
+    assert_eq!(method.wait(0, &|| count() == 2, Duration::from_secs(10)), WaitOutcome::Done);
+    assert_eq!((method.stats().stale_completions, method.stats().requests), (2, 2));
+    assert!(ended.0.lock().expect("no panics").iter().all(|completion| completion.error.is_none()));
+}
+
+#[test]
+fn reads_queued_for_a_wait_are_not_left_behind() {
+    let ended = Arc::new(Ended::default());
+    let Some(method) = method(&ended) else { return };
+    let exe = Path::new("/proc/self/exe");
+    let count = || ended.0.lock().expect("no panics").len();
+    // Queued and waited for: one call.
+    method.submit_for_wait(0, &mut vec![block_of(exe), block_of(exe)]);
+    assert_eq!((method.stats().enters, count()), (0, 0));
+    assert_eq!(method.wait(0, &|| count() == 2, Duration::from_secs(10)), WaitOutcome::Done);
+    assert_eq!((method.stats().enters, method.stats().submits), (1, 1));
+    // Queued and not waited for after all.
+    method.submit_for_wait(0, &mut vec![block_of(exe)]);
+    method.submit(0, &mut Vec::new());
+    assert_eq!(method.stats().enters, 2);
+    // Queued by somebody who stops there: whoever waits next hands it over, also if it is not his own.
+    method.submit_for_wait(0, &mut vec![block_of(exe)]);
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| method.wait(0, &|| count() == 4, Duration::from_secs(10)));
+        assert_eq!(other.join().expect("the waiter"), WaitOutcome::Done);
+    });
+    // And the end of the method, too.
+    method.submit_for_wait(0, &mut vec![block_of(exe)]);
+    drop(method);
+    assert_eq!(count(), 5);
+}

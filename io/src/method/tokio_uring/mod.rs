@@ -82,9 +82,8 @@ impl TokioUringMethod {
         let mut method =
             Self { core, lanes: Vec::new(), bound, drain_timeout: config.drain_timeout, forks: fork::count() };
         for number in 0..config.lane_count() {
-            let lane = open_lane(number, entries, &method.core).map_err(|error| IoError::Unavailable {
-                method: MethodName::TokioUring,
-                reason: explain(&error, config),
+            let lane = open_lane(number, entries, config.cpus_of_lane(number), &method.core).map_err(|error| {
+                IoError::Unavailable { method: MethodName::TokioUring, reason: explain(&error, config) }
             })?;
             method.lanes.push(lane);
         }
@@ -99,12 +98,14 @@ impl TokioUringMethod {
     }
 }
 
-fn open_lane(number: usize, entries: u32, core: &Arc<Core>) -> io::Result<Lane> {
+fn open_lane(number: usize, entries: u32, cpus: Option<&[usize]>, core: &Arc<Core>) -> io::Result<Lane> {
+    let cpus = cpus.map(<[usize]>::to_vec);
     let shared = Arc::new(Shared { core: Arc::clone(core), gate: Gate::default(), in_flight: AtomicUsize::new(0) });
     let (queue, jobs) = unbounded_channel();
     let (tell, told) = mpsc::channel();
     let run = Arc::clone(&shared);
     let thread = std::thread::Builder::new().name(format!("heapscan-tokio-{number}")).spawn(move || {
+        super::worker::pin(cpus.as_deref());
         // A runtime cannot be moved, so it is made here.
         match start(entries) {
             Ok(runtime) => {
