@@ -44,17 +44,30 @@ bench: setup
 	$(HEAPSCAN) bench --fio --output $(BENCH_OUTPUT) $(BENCH_ARGS)
 
 .PHONY: loom asan
+ASAN_FAULTS ?= seed=1,short=0.2,eintr=0.1,eagain=0.1
 # The frame state word, pins, claims and completions under loom: all interleavings up to a bound.
 loom: setup
 	RUSTFLAGS="--cfg heapscan_loom" CARGO_TARGET_DIR=target/loom $(CARGO) test -p heapscan --no-default-features \
 	  --test pool_loom --locked
 
 # The reads, the pool, the streams and whole scans with all fault plans under AddressSanitizer. Needs a nightly toolchain.
+# Then every table of the corpus, with every method, under faults.
 # Leaks are not looked for: the tests forget pages and streams on purpose.
 asan: setup
 	HEAPSCAN_SANITIZER=1 ASAN_OPTIONS=detect_leaks=0 RUSTFLAGS="-Zsanitizer=address" CARGO_TARGET_DIR=target/asan $(CARGO) +nightly test --locked \
 	  --target x86_64-unknown-linux-gnu -p heapscan-io -p heapscan --lib --test reads --test rings --test workers \
-	  --test pool_frames --test pool_stream --test generated -- --test-threads 2
+	  --test pool_frames --test pool_stream --test fault_matrix --test generated -- --test-threads 2
+	HEAPSCAN_FAULT=$(ASAN_FAULTS) HEAPSCAN_SANITIZER=1 ASAN_OPTIONS=detect_leaks=0 RUSTFLAGS="-Zsanitizer=address" \
+	  CARGO_TARGET_DIR=target/asan $(CARGO) +nightly test --locked --target x86_64-unknown-linux-gnu -p heapscan \
+	  --test matrix -- --test-threads 2
+
+# The frame states, the pool and the methods under ThreadSanitizer. Needs a nightly toolchain with rust-src, because the
+# standard library has to be instrumented too. What the kernel writes is not seen: io_uring itself is left out.
+.PHONY: tsan
+tsan: setup
+	HEAPSCAN_SANITIZER=1 TSAN_OPTIONS=halt_on_error=1 RUSTFLAGS="-Zsanitizer=thread" CARGO_TARGET_DIR=target/tsan \
+	  $(CARGO) +nightly test --locked -Zbuild-std --target x86_64-unknown-linux-gnu -p heapscan-io --test reads --test workers \
+	  -- --test-threads 2
 
 .PHONY: numa-vm
 # Placement on real kernels with several nodes; installs QEMU when run as root. TOPOLOGIES chooses some.

@@ -5,7 +5,7 @@ use crate::{
     cluster::{self, ChecksumState, Cluster, DatabaseInfo, OpenOptions, RelationName, TableEntry},
     heap::VerifyMode,
     options::EngineOptions,
-    pool::{BufferPool, PoolConfig, PoolMetrics},
+    pool::{BufferPool, DEFAULT_IO_CONCURRENCY, PoolConfig, PoolMetrics, SMALL_READ_IO_CONCURRENCY},
     scan::{Column, ScanBuilder, TableContext, reader::PoolReader, toast::ToastTables},
     visibility::{TransactionCounters, TransactionLog},
 };
@@ -178,10 +178,14 @@ fn pool_config(options: &EngineOptions, block_size: u32) -> Result<PoolConfig> {
     if combine == 0 {
         return Err(out_of_range());
     }
+    let concurrency = match options.effective_io_concurrency {
+        DEFAULT_IO_CONCURRENCY if options.io_combine_limit < 32 << 10 => SMALL_READ_IO_CONCURRENCY,
+        chosen => chosen,
+    };
     Ok(PoolConfig {
         shared_buffers: options.shared_buffers,
         io_combine_limit: combine,
-        effective_io_concurrency: options.effective_io_concurrency,
+        effective_io_concurrency: concurrency,
         huge_pages: options.huge_pages,
         stall_after: options.io.stall_after,
         register_memory: options.io_direct && options.io.registered_buffers == RegisteredBuffers::Auto,

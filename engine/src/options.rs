@@ -47,7 +47,9 @@ pub struct EngineOptions {
     pub shared_buffers: u64,
     /// Largest combined read in bytes (`io_combine_limit`). 128 kB; 1 MB at most.
     pub io_combine_limit: u64,
-    /// Reads that one scan keeps in flight (`effective_io_concurrency`), [`DEFAULT_IO_CONCURRENCY`] by default.
+    /// Reads that one scan keeps in flight (`effective_io_concurrency`), [`DEFAULT_IO_CONCURRENCY`] by default,
+    /// which means [`SMALL_READ_IO_CONCURRENCY`](crate::pool::SMALL_READ_IO_CONCURRENCY) where `io_combine_limit` is under
+    /// 32 kB.
     pub effective_io_concurrency: u32,
     /// Read past the page cache (`debug_io_direct = data`).
     pub io_direct: bool,

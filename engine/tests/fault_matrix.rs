@@ -165,7 +165,7 @@ fn disks_and_consumers_of_any_speed() {
     everywhere(|method, direct, dir| {
         let fork = |dir| relation(dir, 150, direct);
         let slow = |block: u32| {
-            if block % 8 == 0 {
+            if block.is_multiple_of(8) {
                 std::thread::sleep(Duration::from_micros(400));
             }
         };

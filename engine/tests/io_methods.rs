@@ -139,7 +139,7 @@ fn sequential_direct_reads_enter_the_kernel_once_for_two_megabytes() {
                 ReadStream::new(std::sync::Arc::clone(&pool), relation, 0..blocks, settings).expect("a stream");
             while let Some(page) = stream.next_page() {
                 let page = page.expect("a page");
-                if slow && page.block() % 16 == 0 {
+                if slow && page.block().is_multiple_of(16) {
                     std::thread::sleep(std::time::Duration::from_micros(500));
                 }
             }
@@ -155,6 +155,24 @@ fn sequential_direct_reads_enter_the_kernel_once_for_two_megabytes() {
             if method == MethodName::IoUring {
                 assert!(stats.enters > 0 && stats.enters <= bound + late, "{what}");
             }
+        }
+    }
+}
+
+#[test]
+fn small_reads_have_more_of_them_in_flight_unless_told_otherwise() {
+    let snapshot = snapshot();
+    for method in methods().into_iter().filter(|&m| m != MethodName::Sync) {
+        for (limit, asked, range) in [(8192, None, 33..=128), (8192, Some(16), 1..=16), (128 << 10, None, 1..=48)] {
+            let mut options =
+                EngineOptions { io_direct: true, io_combine_limit: limit, shared_buffers: 64 << 20, ..options(method) };
+            options.effective_io_concurrency = asked.unwrap_or(options.effective_io_concurrency);
+            let outcome = scan(&snapshot, options, 0..1640);
+            if !outcome.direct {
+                return skip("direct", outcome.note.as_deref().unwrap_or("no note"));
+            }
+            let most = outcome.stats.io.max_in_flight;
+            assert!(range.contains(&most), "{method} {limit} {asked:?}: {most} in flight");
         }
     }
 }
@@ -176,7 +194,7 @@ fn single_blocks_are_read_with_many_in_flight() {
                 ReadStream::new(std::sync::Arc::clone(&pool), relation, 0..blocks, settings).expect("a stream");
             while let Some(page) = stream.next_page() {
                 let page = page.expect("a page");
-                if slow && page.block() % 16 == 0 {
+                if slow && page.block().is_multiple_of(16) {
                     std::thread::sleep(std::time::Duration::from_micros(200));
                 }
             }

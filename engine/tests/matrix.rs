@@ -32,6 +32,9 @@ fn options(method: MethodName, shared_buffers: u64, direct: bool, crashed: bool)
         ..EngineOptions::default()
     };
     options.io.method = MethodChoice::Named(method);
+    // The same with faults, as `make asan` runs it.
+    let plan = std::env::var("HEAPSCAN_FAULT").ok();
+    options.io.fault = plan.map(|plan| plan.parse().expect("HEAPSCAN_FAULT is a fault plan"));
     options
 }
 

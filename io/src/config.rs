@@ -54,6 +54,9 @@ impl FromStr for RegisteredBuffers {
     }
 }
 
+/// Requests in flight on one lane at most, unless told otherwise: what a scan with small reads keeps in flight.
+pub const DEFAULT_MAX_CONCURRENCY: u32 = 128;
+
 /// How to read.
 #[derive(Clone, Debug)]
 pub struct IoConfig {
@@ -112,7 +115,7 @@ impl Default for IoConfig {
             io_workers: None,
             io_min_workers: None,
             io_max_workers: None,
-            io_max_concurrency: 64,
+            io_max_concurrency: DEFAULT_MAX_CONCURRENCY,
             lanes: None,
             async_rule: AsyncRule::Never,
             worker_inline: true,

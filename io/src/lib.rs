@@ -21,7 +21,7 @@ mod request;
 mod stats;
 mod transfer;
 
-pub use config::{AsyncRule, IoConfig, RegisteredBuffers};
+pub use config::{AsyncRule, DEFAULT_MAX_CONCURRENCY, IoConfig, RegisteredBuffers};
 pub use curve::{CurvePoint, DepthCurve, Recommendation, depth_curve};
 pub use error::{IoError, ReadError};
 pub use facts::{KernelFacts, Limit, kernel_facts, ring_facts};

@@ -9,6 +9,11 @@ use std::time::Duration;
 /// 8 kB come 24 to 32 at a time, which the block layer merges.
 pub const DEFAULT_IO_CONCURRENCY: u32 = 48;
 
+/// The same where reads cannot be combined to 32 kB. Neighbours among them become one request of the block layer, so as
+/// many are no more work for the device, but more of it is under way: 8 kB reads with 128 in flight took 0.89 of the time
+/// that they took with 48 (medians of 7 interleaved scans of 134 MB, virtio disk).
+pub const SMALL_READ_IO_CONCURRENCY: u32 = 128;
+
 /// Settings of a [`BufferPool`](super::BufferPool).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PoolConfig {

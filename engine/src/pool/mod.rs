@@ -21,7 +21,7 @@ mod sync;
 mod wait;
 mod watch;
 
-pub use config::{DEFAULT_IO_CONCURRENCY, PoolConfig};
+pub use config::{DEFAULT_IO_CONCURRENCY, PoolConfig, SMALL_READ_IO_CONCURRENCY};
 pub use inflight::OutstandingRead;
 pub use metrics::{PoolMetrics, ReadMetrics};
 pub use page::PinnedPage;

@@ -168,11 +168,11 @@ pub(crate) struct EngineArgs {
     /// Largest combined read, up to 1MB
     #[arg(long, default_value = "128kB", value_name = "SIZE", value_parser = size)]
     pub(crate) io_combine_limit: u64,
-    /// Reads that one scan keeps in flight; 0 reads one at a time
+    /// Reads that one scan keeps in flight; 0 reads one at a time; the default is 128 for reads under 32kB
     #[arg(long, default_value_t = heapscan::pool::DEFAULT_IO_CONCURRENCY, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=1000))]
     pub(crate) effective_io_concurrency: u32,
     /// Reads in flight that a ring or queue holds at most
-    #[arg(long, default_value_t = 64, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    #[arg(long, default_value_t = heapscan_io::DEFAULT_MAX_CONCURRENCY, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub(crate) io_max_concurrency: u32,
     /// Read past the page cache (O_DIRECT)
     #[arg(long)]
