@@ -90,7 +90,9 @@ def main():
             table = pa.parquet.read_table(file)
         lines = open(oracle, "rb").read().split(b"\n")[:-1]
         assert table.num_rows == len(lines), f"{file}: {table.num_rows} rows of {len(lines)}"
-        table.validate(full=True)
+        # But for times: 24:00:00, which PostgreSQL has, is the end of Arrow's range and not in it.
+        for column in table.columns:
+            column.validate(full=not pa.types.is_time(column.type))
         rows = [line.split(b"\t") for line in lines]
         for index, field in enumerate(table.schema):
             kind, column = field.type, table.column(index)
