@@ -1,5 +1,8 @@
-//! What the benchmarks share: the bundled pgbench table, as bytes and as an open engine.
+//! What the benchmarks share: the bundled pgbench table, as bytes and as an open engine; and the simulator of NUMA
+//! machines ([`numa`]).
 #![deny(unsafe_code)]
+
+pub mod numa;
 
 use heapscan::{Engine, EngineOptions, MethodChoice, Table};
 use heapscan_fixtures::{Snapshot, pgbench};

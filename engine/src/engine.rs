@@ -41,6 +41,7 @@ impl Engine {
         let how = OpenOptions {
             allow_unclean: options.allow_unclean,
             follow_tablespace_links: options.follow_tablespace_links,
+            tablespace_map: options.tablespace_map.clone(),
             on_corruption: options.on_corruption,
             ..OpenOptions::default()
         };
@@ -233,9 +234,48 @@ impl Database {
     /// `Corrupt` if its files are not whole, `Io`.
     pub fn table(&self, name: &str) -> Result<Table> {
         let name: RelationName = name.parse()?;
+        if let Some((parent, leaves)) = self.database.partitioned(&name)? {
+            let control = self.engine.cluster.control();
+            let fork = RelationFork::empty(&parent.path, control.block_size, control.blocks_per_segment);
+            return self.with_parts(parent, Arc::new(fork), leaves, Vec::new());
+        }
         let info = self.database.relation(&name)?;
         let fork = self.database.open_fork(&info, self.engine.open)?;
+        let mut warnings = self.completeness(&info, &fork)?;
+        let children = if info.has_children { self.database.inheritors(info.oid)?.len() } else { 0 };
+        if children > 0 {
+            warnings.push(format!(
+                "{children} other tables inherit from {}: only its own rows are read, as COPY does (SELECT * FROM ONLY)",
+                info.name
+            ));
+        }
+        self.with_parts(info, fork, Vec::new(), warnings)
+    }
+
+    /// As [`table`](Self::table), but of a table from which others inherit, the rows of these too, as `SELECT * FROM`
+    /// has them: its own first, then those of the others in the order of their oids, level by level.
+    ///
+    /// # Errors
+    /// As [`table`](Self::table).
+    pub fn table_with_children(&self, name: &str) -> Result<Table> {
+        let parsed: RelationName = name.parse()?;
+        if self.database.partitioned(&parsed)?.is_some() {
+            return self.table(name);
+        }
+        let info = self.database.relation(&parsed)?;
+        let fork = self.database.open_fork(&info, self.engine.open)?;
         let warnings = self.completeness(&info, &fork)?;
+        let children = self.database.relations(&self.database.inheritors(info.oid)?)?;
+        self.with_parts(info, fork, children, warnings)
+    }
+
+    fn with_parts(
+        &self,
+        info: cluster::RelationInfo,
+        fork: Arc<RelationFork>,
+        parts: Vec<cluster::RelationInfo>,
+        mut warnings: Vec<String>,
+    ) -> Result<Table> {
         let relation = self.engine.pool.register(Arc::clone(&fork))?;
         // An anyarray (of pg_statistic and pg_attribute) can hold values of any type.
         const ANYARRAY: u32 = 2277;
@@ -243,15 +283,27 @@ impl Database {
             true => self.database.type_catalog()?,
             false => self.database.type_catalog_for(&[&info.layout])?,
         };
-        let context = TableContext::new(
-            Arc::clone(&self.engine),
-            Arc::new(types),
-            Arc::clone(&self.toast),
-            info,
-            fork,
-            relation,
-        )?;
-        Ok(Table { context: Arc::new(context), warnings })
+        let types = Arc::new(types);
+        let context = |info, fork, relation| {
+            let (engine, types, toast) = (Arc::clone(&self.engine), Arc::clone(&types), Arc::clone(&self.toast));
+            TableContext::new(engine, types, toast, info, fork, relation)
+        };
+        let mut table = context(info, fork, relation)?;
+        for part in parts {
+            let fork = match self.database.open_fork(&part, self.engine.open) {
+                Ok(fork) => fork,
+                Err(error) => {
+                    let error = error.in_context(format_args!("partition {}", part.name));
+                    self.engine.cluster.damage().pass_file(error, 0)?;
+                    continue;
+                }
+            };
+            warnings.extend(self.completeness(&part, &fork)?);
+            let map = cluster::Database::column_map(&table.info, &part)?;
+            let relation = self.engine.pool.register(Arc::clone(&fork))?;
+            table.parts.push((Arc::new(context(part, fork, relation)?), map));
+        }
+        Ok(Table { context: Arc::new(table), warnings })
     }
 
     /// Looks for signs that blocks are missing at the end of the relation's files, and for files elsewhere.
@@ -320,9 +372,20 @@ impl Table {
         self.context.columns()
     }
 
-    /// Its size in blocks.
+    /// Its size in blocks, without those of partitions.
     pub fn blocks(&self) -> u32 {
         self.context.fork.blocks()
+    }
+
+    /// The relations that have rows of it besides itself: the leaves of a partitioned table, or children.
+    pub fn parts(&self) -> impl Iterator<Item = &cluster::RelationInfo> {
+        self.context.parts.iter().map(|(part, _)| &part.info)
+    }
+
+    /// All blocks that a scan reads.
+    pub fn total_blocks(&self) -> u64 {
+        let parts = self.context.parts.iter().map(|(part, _)| u64::from(part.fork.blocks()));
+        u64::from(self.blocks()) + parts.sum::<u64>()
     }
 
     /// Whether its reads go past the page cache: asked for, and the file system can.

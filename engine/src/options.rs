@@ -3,7 +3,7 @@
 use crate::{OnCorruption, pool::DEFAULT_IO_CONCURRENCY};
 use heapscan_io::IoConfig;
 use heapscan_placement::memory::HugePages;
-use std::{fmt, str::FromStr};
+use std::{fmt, path::PathBuf, str::FromStr};
 
 /// Whether the checksum of each page that was read is verified.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -69,6 +69,8 @@ pub struct EngineOptions {
     pub allow_unclean: bool,
     /// Follow tablespace links that lead out of the data directory.
     pub follow_tablespace_links: bool,
+    /// Other folders of tablespaces: see [`OpenOptions::tablespace_map`](crate::cluster::OpenOptions::tablespace_map).
+    pub tablespace_map: Vec<(PathBuf, PathBuf)>,
 }
 
 impl Default for EngineOptions {
@@ -86,6 +88,7 @@ impl Default for EngineOptions {
             on_corruption: OnCorruption::Fail,
             allow_unclean: false,
             follow_tablespace_links: false,
+            tablespace_map: Vec::new(),
         }
     }
 }

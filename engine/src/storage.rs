@@ -182,6 +182,20 @@ impl RelationFork {
         Ok((Self { base, block_size, blocks_per_segment, blocks, fragment, open, segments, open_files }, defects))
     }
 
+    /// A fork without any block, for what has no files.
+    pub(crate) fn empty(base: &Path, block_size: u32, blocks_per_segment: u32) -> Self {
+        Self {
+            base: base.to_owned(),
+            block_size,
+            blocks_per_segment,
+            blocks: 0,
+            fragment: 0,
+            open: OpenFileOptions::default(),
+            segments: Vec::new(),
+            open_files: Arc::clone(OpenFiles::of_process()),
+        }
+    }
+
     /// Lets another table count its open files, not that of the process.
     #[must_use]
     pub fn with_open_files(mut self, open_files: Arc<OpenFiles>) -> Self {

@@ -151,7 +151,6 @@ fn relations_without_rows_of_their_own() {
     let data = text(&snapshot("small-18", "clean").data_dir());
     refused(&["scan", &data, "pg_catalog.pg_tables"], &["pg_tables", "view"]);
     refused(&["scan", &data, "pg_catalog.pg_class_oid_index"], &["index"]);
-    refused(&["scan", &data, "pt"], &["partitioned", "pt_1"]);
 }
 
 #[test]

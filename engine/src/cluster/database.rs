@@ -246,7 +246,7 @@ impl Database {
     }
 
     /// A catalog that the database's map locates, so that nothing else need be known.
-    fn mapped_catalog(&self, oid: u32, name: &'static str) -> Result<CatalogTable> {
+    pub(super) fn mapped_catalog(&self, oid: u32, name: &'static str) -> Result<CatalogTable> {
         let base = self.directory.join(self.map.filenode(oid)?.to_string());
         let layout = self.catalogs.get(&oid).cloned().unwrap_or_default();
         Ok(CatalogTable { name, fork: self.cluster.fork(&base, OpenFileOptions::default())?, layout })

@@ -12,6 +12,7 @@ mod filenode_map;
 mod layouts;
 mod missing;
 mod names;
+mod partition;
 mod quote;
 mod reader;
 mod reg_names;
@@ -55,6 +56,10 @@ pub struct OpenOptions {
     /// Folders of tablespaces by oid, instead of the links: as a backup's `tablespace_map` would have them. The folder
     /// is the one that holds `PG_<version>_<catalog version>`.
     pub tablespaces: BTreeMap<u32, PathBuf>,
+    /// Other folders of tablespaces, as `pg_basebackup --tablespace-mapping` has them: where the cluster (its link, or the
+    /// file `tablespace_map` of a backup) names the first folder, or the tablespace has the first as its oid, the second
+    /// is read.
+    pub tablespace_map: Vec<(PathBuf, PathBuf)>,
     /// What to do with a piece of a block at the end of a relation.
     pub trailing_fragment: TrailingFragment,
     /// What to do about damage, in catalogs as everywhere. With any policy but `Fail`, pieces of blocks at the end of a
@@ -153,6 +158,14 @@ impl Cluster {
     /// Those of [`RelationFork::open`].
     pub fn fork(&self, base: &Path, open: OpenFileOptions) -> Result<Arc<RelationFork>> {
         let control = self.control();
+        if let (Some(folder), Some(name)) = (base.parent(), base.file_name()) {
+            let mut incremental = std::ffi::OsString::from("INCREMENTAL.");
+            incremental.push(name);
+            let incremental = folder.join(incremental);
+            if !base.exists() && incremental.exists() {
+                return Err(state::incremental(&incremental));
+            }
+        }
         if self.damage().policy() != OnCorruption::Fail {
             let (block_size, per_segment) = (control.block_size, control.blocks_per_segment);
             let (fork, defects) = RelationFork::open_salvage(base, block_size, per_segment, open)?;

@@ -113,7 +113,7 @@ pub struct RelationInfo {
     pub schema: String,
     /// `relname`.
     pub name: String,
-    /// `relkind`; one that [has rows](RelationKind::has_rows).
+    /// `relkind`; one that [has rows](RelationKind::has_rows), or a partitioned table.
     pub kind: RelationKind,
     /// `relpersistence`.
     pub persistence: Persistence,
@@ -140,6 +140,8 @@ pub struct RelationInfo {
     pub frozen_xid: u32,
     /// `relminmxid`: no row has an older multixact.
     pub min_multi: u32,
+    /// `relhassubclass`: others inherit from it, or did once.
+    pub has_children: bool,
 }
 
 /// A row of `pg_class`.
@@ -161,12 +163,14 @@ pub(super) struct Class {
     pub(super) natts: i16,
     pub(super) frozen_xid: u32,
     pub(super) min_multi: u32,
+    /// `relhassubclass`
+    pub(super) has_children: bool,
     /// Another visible row has the same oid.
     pub(super) ambiguous: bool,
 }
 
 impl Class {
-    pub(super) const COLUMNS: [&'static str; 16] = [
+    pub(super) const COLUMNS: [&'static str; 17] = [
         "oid",
         "relname",
         "relnamespace",
@@ -183,6 +187,7 @@ impl Class {
         "relnatts",
         "relfrozenxid",
         "relminmxid",
+        "relhassubclass",
     ];
 
     pub(super) fn parse(row: &Row<'_>) -> Result<Self> {
@@ -212,6 +217,7 @@ impl Class {
             natts: row.i16(13)?,
             frozen_xid: row.u32(14)?,
             min_multi: row.u32(15)?,
+            has_children: row.bool(16)?,
             ambiguous: false,
         })
     }
@@ -227,6 +233,45 @@ impl Database {
         let class = self.find_class(name)?;
         self.check_scannable(class)?;
         self.relation_info(class)
+    }
+
+    /// A partitioned table without rows of its own, and its leaf partitions in the server's order; `None` if `name` is
+    /// something else. The parent has no files: its path names none.
+    ///
+    /// # Errors
+    /// `NotFound`; `Unsupported` if a partition is a foreign table or of another access method; `Corrupt`, `Io` of the
+    /// catalogs.
+    pub fn partitioned(&self, name: &RelationName) -> Result<Option<(RelationInfo, Vec<RelationInfo>)>> {
+        let class = self.find_class(name)?;
+        if class.kind != RelationKind::PartitionedTable {
+            return Ok(None);
+        }
+        let full = RelationName::exact(self.schema_name(class.namespace), &class.name);
+        if class.ambiguous {
+            self.check_scannable(class)?;
+        }
+        let leaves = self.leaves_in_order(class.oid)?;
+        let leaves = self.relations(&leaves).map_err(|e| e.in_context(format_args!("a partition of {full}")))?;
+        let layout = self.layout_of(class.oid)?;
+        let file = RelationFile { tablespace: 0, database: self.info().oid, filenode: 0 };
+        let path = self.directory.join("partitioned");
+        Ok(Some((self.info_of(class, layout, file, path)?, leaves)))
+    }
+
+    /// Relations that can be scanned, by their oids.
+    ///
+    /// # Errors
+    /// As [`Database::relation`].
+    pub(crate) fn relations(&self, oids: &[u32]) -> Result<Vec<RelationInfo>> {
+        let mut attributes = self.attributes_of(&|oid| oids.contains(&oid))?;
+        let info = |oid: &u32| {
+            let class = self.find_class(&RelationName::Oid(*oid))?;
+            self.check_scannable(class)?;
+            let layout = super::database::assemble(*oid, attributes.remove(oid).unwrap_or_default())?;
+            let file = self.file_of(class)?;
+            self.info_of(class, layout, file, self.path_of(file)?)
+        };
+        oids.iter().map(info).collect()
     }
 
     /// Oids of the relations with the rows of `name`: itself, or its leaf partitions.
@@ -355,6 +400,11 @@ impl Database {
 
     fn relation_info(&self, class: &Class) -> Result<RelationInfo> {
         let layout = self.layout_of(class.oid)?;
+        let file = self.file_of(class)?;
+        self.info_of(class, layout, file, self.path_of(file)?)
+    }
+
+    fn info_of(&self, class: &Class, layout: RowLayout, file: RelationFile, path: PathBuf) -> Result<RelationInfo> {
         if layout.attributes.len() != usize::try_from(class.natts).unwrap_or(usize::MAX) {
             return Err(Error::new(
                 ErrorKind::Corrupt,
@@ -366,7 +416,6 @@ impl Database {
                 ),
             ));
         }
-        let file = self.file_of(class)?;
         Ok(RelationInfo {
             oid: class.oid,
             schema: self.schema_name(class.namespace),
@@ -377,13 +426,14 @@ impl Database {
             row_type: class.row_type,
             toast: (class.toast != 0).then_some(class.toast),
             layout,
-            path: self.path_of(file)?,
+            path,
             file,
             reset_by_crash: self.is_reset(class),
             pages: class.pages,
             tuples: class.tuples,
             frozen_xid: class.frozen_xid,
             min_multi: class.min_multi,
+            has_children: class.has_children,
         })
     }
 

@@ -12,6 +12,9 @@ use std::path::Path;
 const RECIPE: &str = "start a server of the same version once on a copy or snapshot of the folder, stop it, and scan \
                       that; or set allow_unclean (--allow-unclean) and take the rows as they lie in the files";
 
+/// Longer files of that name are none.
+pub(super) const LABEL_MAX: u64 = 1 << 20;
+
 /// Checks that `path` is a cluster of PostgreSQL at all, and which version its folder says it is.
 pub(super) fn check_folder(path: &Path) -> Result<u32> {
     match path.metadata() {
@@ -69,6 +72,10 @@ pub(super) fn check_at_rest(
     }
     for name in ["backup_label", "tablespace_map"] {
         let label = path.join(name);
+        let text = read_small_file(&label, LABEL_MAX)?.unwrap_or_default();
+        if text.split(|&b| b == b'\n').any(|line| line.starts_with(b"INCREMENTAL FROM LSN:")) {
+            return Err(incremental(&label));
+        }
         if exists(&label)? {
             let what = "is there: this is a base backup that was not recovered";
             unclean(Error::new(ErrorKind::Unclean, what).with_path(label))?;

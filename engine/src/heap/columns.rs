@@ -15,7 +15,7 @@ impl Slot {
 
     /// A page has at most 32 kB and begins with its header: no value is at 0, none at the end of 64 kB.
     #[inline(always)]
-    fn new(offset: usize, length: usize) -> Self {
+    pub(crate) fn new(offset: usize, length: usize) -> Self {
         Self((offset as u32) << 16 | (length as u32 & 0xffff))
     }
 

@@ -31,6 +31,9 @@ pub struct FixedColumn {
     pub length: usize,
 }
 
+/// Indices of a projection from here on name outputs that no attribute has: they are NULL for the caller to fill in.
+pub(crate) const UNSTORED: usize = 1 << 16;
+
 /// Marks a column that is only stepped over.
 const SKIP: u32 = u32::MAX;
 
@@ -79,17 +82,20 @@ impl DeformPlan {
     /// `Usage` if there is no such attribute, `Corrupt` if an attribute's length or alignment cannot be.
     pub fn new(layout: &RowLayout, projection: &[usize]) -> Result<Self> {
         let relation_natts = layout.attributes.len();
-        if let Some(bad) = projection.iter().find(|&&i| i >= relation_natts) {
+        if let Some(bad) = projection.iter().find(|&&i| i >= relation_natts && i < UNSTORED) {
             return Err(Error::new(
                 ErrorKind::Usage,
                 format!("column index {bad} is beyond the {relation_natts} columns of the relation"),
             ));
         }
-        let walked = projection.iter().max().map_or(0, |last| last + 1);
+        let walked = projection.iter().filter(|&&i| i < UNSTORED).max().map_or(0, |last| last + 1);
         let attributes = layout.attributes[..walked].to_vec();
         let mut steps = (0u16..).zip(&attributes).map(|(i, a)| step(i, a)).collect::<Result<Vec<_>>>()?;
         let mut repeats = Vec::new();
         for (out, &attribute) in (0u32..).zip(projection) {
+            if attribute >= UNSTORED {
+                continue;
+            }
             match steps[attribute].out {
                 SKIP => steps[attribute].out = out,
                 first => repeats.push((first, out)),

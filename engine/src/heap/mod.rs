@@ -22,6 +22,7 @@ mod tests;
 
 pub use chunk_map::{Chunk, ChunkLocation, ChunkMap, ChunkMapBuilder};
 pub use columns::{PageColumns, Slot};
+pub(crate) use deform::UNSTORED;
 pub use deform::{Datum, DeformPlan, FixedColumn};
 pub use page::{LinePointer, PageCheck, PageFault, PageSummary, ValidPage, VerifyMode};
 pub use toast::{ChunkSource, Detoaster, NoToast, assemble};

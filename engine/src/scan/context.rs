@@ -1,13 +1,13 @@
 //! What all scans of one table share.
 
-use super::toast::ToastTables;
+use super::{system, toast::ToastTables};
 use crate::{
     Error, ErrorKind, RelationFork, Result,
     cluster::RelationInfo,
     engine::EngineInner,
     heap::{PageCheck, ValidPage, VerifyMode},
     pool::{PinnedPage, RelationId},
-    schema::{TypeCatalog, TypeKind},
+    schema::{Attribute, TypeCatalog, TypeKind},
 };
 use std::sync::Arc;
 
@@ -35,6 +35,9 @@ pub(crate) struct TableContext {
     pub(crate) relation: RelationId,
     /// Type of each attribute with domains replaced by what they are over; 0 for dropped ones.
     pub(crate) base_types: Vec<u32>,
+    /// The relations that have rows of this one: partitions, or children; each with the index of the attribute there for
+    /// each one here (of dropped ones that of nothing).
+    pub(crate) parts: Vec<(Arc<Self>, Vec<usize>)>,
 }
 
 /// Longer chains of domains are damage, or a cycle.
@@ -50,7 +53,7 @@ impl TableContext {
         relation: RelationId,
     ) -> Result<Self> {
         let base_types = info.layout.attributes.iter().map(|a| base_type(&types, a.type_oid)).collect();
-        Ok(Self { engine, types, toast, info, fork, relation, base_types })
+        Ok(Self { engine, types, toast, info, fork, relation, base_types, parts: Vec::new() })
     }
 
     pub(crate) fn columns(&self) -> Vec<Column> {
@@ -58,7 +61,7 @@ impl TableContext {
     }
 
     pub(crate) fn column(&self, index: usize) -> Column {
-        let attribute = &self.info.layout.attributes[index];
+        let attribute = self.attribute_at(index);
         let type_name = self.types.types.get(&attribute.type_oid).map_or_else(String::new, |t| t.name.clone());
         Column {
             name: attribute.name.clone(),
@@ -67,6 +70,26 @@ impl TableContext {
             typmod: attribute.typmod,
             not_null: attribute.not_null,
         }
+    }
+
+    /// The attribute, or system column, with this index.
+    pub(crate) fn attribute_at(&self, index: usize) -> &Attribute {
+        system::attribute(index).unwrap_or_else(|| &self.info.layout.attributes[index])
+    }
+
+    /// Its type, with domains replaced by what they are over.
+    pub(crate) fn base_type_at(&self, index: usize) -> u32 {
+        system::attribute(index).map_or_else(|| self.base_types[index], |attribute| attribute.type_oid)
+    }
+
+    /// As [`attribute`](Self::attribute), and system columns too; a column of the table with such a name goes before.
+    pub(crate) fn attribute_or_system(&self, name: &str) -> Result<usize> {
+        let system = if self.live().any(|i| self.info.layout.attributes[i].name == name) {
+            None
+        } else {
+            system::index_of(name)
+        };
+        system.map_or_else(|| self.attribute(name), Ok)
     }
 
     /// Indices of the attributes that are not dropped.

@@ -1,6 +1,6 @@
 //! Rows by their `ctid`: single blocks in any order, through the same stream as scans.
 
-use super::{Row, ScanBuilder, ScanStats, TableContext, second_look, toast::PoolChunks};
+use super::{Row, ScanBuilder, ScanStats, TableContext, second_look, system::SystemValues, toast::PoolChunks};
 use crate::{
     Result,
     heap::{Datum, DeformPlan, Detoaster, ValidPage},
@@ -34,6 +34,10 @@ impl ScanBuilder {
     ) -> Result<ScanStats> {
         let columns = self.attributes()?;
         let context = self.context;
+        if !context.parts.is_empty() {
+            let what = format!("{} has rows in several tables: a ctid does not say in which", context.info.name);
+            return Err(crate::Error::new(crate::ErrorKind::Usage, what).with_hint("look into one of its partitions"));
+        }
         let pool = &context.engine.pool;
         let options = StreamOptions::new(pool.config(), Strategy::Normal);
         let blocks = places.clone().map(|(block, _)| block);
@@ -108,7 +112,7 @@ impl<'c> Fetch<'c> {
     fn new(context: &'c Arc<TableContext>, columns: Vec<usize>) -> Result<Self> {
         let plan = DeformPlan::new(&context.info.layout, &columns)?;
         let output = |&index: &usize| {
-            let attribute = &context.info.layout.attributes[index];
+            let attribute = context.attribute_at(index);
             TypeOutput::new(attribute.type_oid, attribute.typmod, &context.types).ok()
         };
         let outputs = columns.iter().map(output).collect();
@@ -165,6 +169,12 @@ impl<'c> Fetch<'c> {
             return found(place, None);
         }
         stats.rows += 1;
+        let mut system = SystemValues::new(&self.columns);
+        if let (Some(valid), false) = (&valid, system.is_empty()) {
+            let pointer = valid.line_pointers().find(|pointer| pointer.number == place.1);
+            system.fill(valid, pointer.as_slice(), context.info.oid);
+            system.put(0, &mut values);
+        }
         let row = Row {
             tuple,
             values: &values,

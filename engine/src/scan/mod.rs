@@ -13,6 +13,7 @@ mod output;
 pub(crate) mod reader;
 mod row;
 pub mod stream;
+mod system;
 pub(crate) mod toast;
 
 pub use context::Column;
@@ -21,6 +22,7 @@ use context::second_look;
 pub use lookup::RowId;
 pub use output::RowFormat;
 pub use row::Row;
+use system::SystemValues;
 
 use crate::{
     Error, ErrorKind, Result,
@@ -72,16 +74,20 @@ pub struct ScanBuilder {
     columns: Option<Vec<String>>,
     blocks: Range<u32>,
     limit: Option<u64>,
+    rows: Rows,
     cancel: Option<Arc<AtomicBool>>,
 }
 
 impl ScanBuilder {
     pub(crate) fn new(context: Arc<TableContext>) -> Self {
-        Self { context, columns: None, blocks: 0..u32::MAX, limit: None, cancel: None }
+        Self { context, columns: None, blocks: 0..u32::MAX, limit: None, rows: Rows::Committed, cancel: None }
     }
 
     /// Only these columns, in this order; a name may come twice. Names are taken as they are, without folding. Without
     /// this: all columns but virtual generated ones, which no file holds (`COPY` leaves generated columns out too).
+    ///
+    /// System columns can be among them: `ctid`, `xmin`, `xmax`, `cmin`, `cmax`, `tableoid` as the server has them, and
+    /// `t_ctid`, `t_infomask`, `t_infomask2`, `t_field3` as `heap_page_items` of the extension `pageinspect` has them.
     #[must_use]
     pub fn columns<S: AsRef<str>>(mut self, names: &[S]) -> Self {
         self.columns = Some(names.iter().map(|n| n.as_ref().to_owned()).collect());
@@ -102,6 +108,16 @@ impl ScanBuilder {
         self
     }
 
+    /// Which row versions: those that a server would show, all that are on the pages, or those that it would not show.
+    ///
+    /// Of dead rows the values are what the files have: out-of-line values of a row that was deleted can be gone, which is
+    /// an error (see [`OnCorruption`](crate::OnCorruption)).
+    #[must_use]
+    pub fn visibility(mut self, rows: Rows) -> Self {
+        self.rows = rows;
+        self
+    }
+
     /// Ends the scan with an error (`Cancelled`) soon after the flag was set, by whatever thread: it is looked at for
     /// each page, with rows on it or without.
     #[must_use]
@@ -116,7 +132,7 @@ impl ScanBuilder {
     /// `NotFound` if a column does not exist, `Unsupported` if one is a virtual generated column.
     pub fn start(self) -> Result<Scan> {
         let columns = self.attributes()?;
-        let mut scan = Scan::new(self.context, columns, self.blocks, self.limit)?;
+        let mut scan = Scan::new(self.context, columns, self.blocks, self.limit, self.rows)?;
         scan.cancel = self.cancel;
         Ok(scan)
     }
@@ -124,7 +140,7 @@ impl ScanBuilder {
     /// Indices of the attributes that the scan yields.
     fn attributes(&self) -> Result<Vec<usize>> {
         match &self.columns {
-            Some(names) => names.iter().map(|name| self.context.attribute(name)).collect(),
+            Some(names) => names.iter().map(|name| self.context.attribute_or_system(name)).collect(),
             None => Ok(self.context.live().filter(|&index| self.context.is_stored(index)).collect()),
         }
     }
@@ -141,7 +157,7 @@ impl ScanBuilder {
             }
         }
         for index in columns {
-            let attribute = &self.context.info.layout.attributes[index];
+            let attribute = self.context.attribute_at(index);
             let output = TypeOutput::new(attribute.type_oid, attribute.typmod, &self.context.types);
             if output.is_ok_and(|output| output.is_raw()) {
                 let Column { name, type_name, .. } = self.context.column(index);
@@ -160,6 +176,13 @@ pub struct Scan {
     stream: ReadStream,
     plan: DeformPlan,
     columns: Vec<usize>,
+    /// The table that was asked for, and its columns; `context` is the one that is read now: that, or a part of it.
+    parent: (Arc<TableContext>, Vec<usize>),
+    next_part: usize,
+    /// What the reads of the parts before did.
+    io_before: ReadMetrics,
+    system: SystemValues,
+    rows: Rows,
     /// One an output column; `None` where the type has no text form that is known.
     outputs: Vec<Option<TypeOutput>>,
     detoaster: Detoaster<toast::PoolChunks>,
@@ -173,10 +196,23 @@ pub struct Scan {
 }
 
 impl Scan {
-    fn new(context: Arc<TableContext>, columns: Vec<usize>, blocks: Range<u32>, limit: Option<u64>) -> Result<Self> {
+    fn new(
+        context: Arc<TableContext>,
+        columns: Vec<usize>,
+        blocks: Range<u32>,
+        limit: Option<u64>,
+        rows: Rows,
+    ) -> Result<Self> {
+        if !context.parts.is_empty() && blocks != (0..u32::MAX) {
+            return Err(Error::new(
+                ErrorKind::Usage,
+                format!("{} has rows in several tables: a range of blocks says nothing of which", context.info.name),
+            )
+            .with_hint("scan one of its partitions"));
+        }
         let plan = DeformPlan::new(&context.info.layout, &columns)?;
         let output = |&index: &usize| {
-            let attribute = &context.info.layout.attributes[index];
+            let attribute = context.attribute_at(index);
             TypeOutput::new(attribute.type_oid, attribute.typmod, &context.types).ok()
         };
         let outputs = columns.iter().map(output).collect();
@@ -188,6 +224,11 @@ impl Scan {
         Ok(Self {
             stream,
             plan,
+            system: SystemValues::new(&columns),
+            rows,
+            next_part: 0,
+            parent: (Arc::clone(&context), columns.clone()),
+            io_before: ReadMetrics::default(),
             columns,
             outputs,
             detoaster: Detoaster::new(toast::PoolChunks(Arc::clone(&context.toast))),
@@ -204,13 +245,15 @@ impl Scan {
 
     /// The columns that the rows have, in order.
     pub fn columns(&self) -> Vec<Column> {
-        self.columns.iter().map(|&index| self.context.column(index)).collect()
+        self.parent.1.iter().map(|&index| self.parent.0.column(index)).collect()
     }
 
     /// What the scan did so far.
     pub fn stats(&self) -> ScanStats {
         let elapsed_nanos = u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        ScanStats { io: self.stream.metrics(), elapsed_nanos, ..self.stats }
+        let mut io = self.io_before;
+        io.add(&self.stream.metrics());
+        ScanStats { io, elapsed_nanos, ..self.stats }
     }
 
     /// Blocks that were looked at, of how many: for a progress bar. With the time since the start.
@@ -239,6 +282,7 @@ impl Scan {
             plan: &self.plan,
             columns: &self.columns,
             outputs: &self.outputs,
+            system: &self.system,
             detoaster: &mut self.detoaster,
             visible: self.visible.tuples(),
             next: 0,
@@ -260,6 +304,40 @@ impl Scan {
         {
             self.visible.list(&valid);
         }
+        self.fill_system();
+        Ok(true)
+    }
+
+    /// Makes the values of the system columns for the listed rows of the current page.
+    #[inline]
+    fn fill_system(&mut self) {
+        if !self.system.is_empty()
+            && let Some(page) = &self.current
+            && let Some(valid) = self.checked(page)
+        {
+            // Borrowed apart: `checked` looks at the summary only.
+            let mut system = std::mem::take(&mut self.system);
+            system.fill(&valid, self.visible.tuples(), self.context.info.oid);
+            self.system = system;
+        }
+    }
+
+    /// Goes on to the next relation that has rows of the table. `false`: there is none.
+    #[cold]
+    fn next_part(&mut self) -> Result<bool> {
+        let Some((context, map)) = self.parent.0.parts.get(self.next_part) else { return Ok(false) };
+        self.next_part += 1;
+        let context = Arc::clone(context);
+        // System columns are the same everywhere.
+        self.columns = self.parent.1.iter().map(|&index| map.get(index).copied().unwrap_or(index)).collect();
+        self.plan = DeformPlan::new(&context.info.layout, &self.columns)?;
+        let pool = &context.engine.pool;
+        let blocks = context.fork.blocks();
+        let options = StreamOptions::new(pool.config(), pool.strategy_for(blocks));
+        let stream = ReadStream::new(Arc::clone(pool), context.relation, 0..blocks, options)?;
+        self.io_before.add(&self.stream.metrics());
+        self.stream = stream;
+        self.context = context;
         Ok(true)
     }
 
@@ -270,7 +348,12 @@ impl Scan {
             if self.cancel.as_ref().is_some_and(|flag| flag.load(Ordering::Relaxed)) {
                 return Err(Error::new(ErrorKind::Cancelled, "the scan was cancelled"));
             }
-            let Some(page) = self.stream.next_page() else { return Ok(false) };
+            let Some(page) = self.stream.next_page() else {
+                if self.next_part()? {
+                    continue;
+                }
+                return Ok(false);
+            };
             let mut page = match page {
                 Ok(page) => page,
                 Err(error) => {
@@ -293,7 +376,7 @@ impl Scan {
                 self.stats.new_pages += 1;
                 continue;
             };
-            let visibility = Visibility::new(&self.context.engine.log, Rows::Committed);
+            let visibility = Visibility::new(&self.context.engine.log, self.rows);
             let mut found = visibility.select(&valid, &mut self.visible);
             if found.is_err() && self.context.engine.cluster.damage().skips_rows() {
                 let (context, lost) = (&self.context, &mut self.stats.damaged_rows);
@@ -353,6 +436,7 @@ impl Scan {
             }
             false
         });
+        self.fill_system();
         failed.map_or(Ok(()), Err)
     }
 
@@ -372,7 +456,7 @@ impl Scan {
     fn all_outputs(&self) -> Result<()> {
         for (output, &index) in self.outputs.iter().zip(&self.columns) {
             if output.is_none() {
-                let attribute = &self.context.info.layout.attributes[index];
+                let attribute = self.context.attribute_at(index);
                 TypeOutput::new(attribute.type_oid, attribute.typmod, &self.context.types)
                     .map_err(|e| e.in_context(format_args!("column {}", attribute.name)))?;
             }
@@ -397,6 +481,7 @@ pub struct Page<'s> {
     plan: &'s DeformPlan,
     columns: &'s [usize],
     outputs: &'s [Option<TypeOutput>],
+    system: &'s SystemValues,
     detoaster: &'s mut Detoaster<toast::PoolChunks>,
     visible: &'s [LinePointer],
     next: usize,
@@ -463,6 +548,9 @@ impl Page<'_> {
                 }
             }
         };
+        if !self.system.is_empty() {
+            self.system.put(self.next - 1, &mut self.values);
+        }
         *self.left -= 1;
         *self.rows += 1;
         Ok(Some(Row {

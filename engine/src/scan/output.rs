@@ -98,6 +98,8 @@ struct RowWriter {
 struct TextColumn {
     /// Values have a varlena header.
     varlena: bool,
+    /// It is not an attribute of the tuples.
+    system: bool,
     escape: Escape,
 }
 
@@ -122,7 +124,8 @@ impl RowWriter {
         };
         let keys = names.iter().map(key).collect();
         let column = |(output, &index): (&Option<TypeOutput>, &usize)| TextColumn {
-            varlena: scan.context.info.layout.attributes[index].len == -1,
+            varlena: scan.context.attribute_at(index).len == -1,
+            system: scan.context.attribute_at(index).number < 0,
             escape: match output {
                 Some(output) if output.is_verbatim() => Escape::Never,
                 Some(output) if output.is_payload() => Escape::Payload,
@@ -218,8 +221,10 @@ impl RowWriter {
     #[inline]
     fn text_value(&mut self, page: &mut Page<'_>, row: usize, column: usize, out: &mut Vec<u8>) -> Result<()> {
         let slot = self.places.column(column)[row];
-        let TextColumn { varlena, escape } = self.columns[column];
-        let datum = if slot.is_null() {
+        let TextColumn { varlena, system, escape } = self.columns[column];
+        let datum = if system {
+            page.system.value(column, row).map_or(Datum::Null, Datum::Fixed)
+        } else if slot.is_null() {
             Datum::Null
         } else if slot.is_missing() {
             page.plan.missing(column)

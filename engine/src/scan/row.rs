@@ -176,7 +176,7 @@ impl<'a> Row<'a> {
 
     #[cold]
     fn no_text(&self, column: usize) -> Error {
-        let attribute = &self.context.info.layout.attributes[self.columns[column]];
+        let attribute = self.context.attribute_at(self.columns[column]);
         match TypeOutput::new(attribute.type_oid, attribute.typmod, &self.context.types) {
             Err(error) => error,
             Ok(_) => self.wrong_type(column, "of a type with a text form"),
@@ -185,11 +185,11 @@ impl<'a> Row<'a> {
 
     fn type_of(&self, column: usize) -> Result<u32> {
         self.datum(column)?;
-        Ok(self.context.base_types[self.columns[column]])
+        Ok(self.context.base_type_at(self.columns[column]))
     }
 
     fn column_name(&self, column: usize) -> String {
-        self.columns.get(column).map_or_else(String::new, |&i| self.context.info.layout.attributes[i].name.clone())
+        self.columns.get(column).map_or_else(String::new, |&i| self.context.attribute_at(i).name.clone())
     }
 
     fn fixed<const N: usize>(&self, column: usize, type_oid: u32, type_name: &str) -> Result<Option<[u8; N]>> {
@@ -206,7 +206,7 @@ impl<'a> Row<'a> {
 
     fn wrong_type(&self, column: usize, wanted: &str) -> Error {
         let index = self.columns.get(column).copied();
-        let type_oid = index.map_or(0, |i| self.context.info.layout.attributes[i].type_oid);
+        let type_oid = index.map_or(0, |i| self.context.attribute_at(i).type_oid);
         let have = self.context.types.types.get(&type_oid).map_or("an unknown type", |t| t.name.as_str());
         Error::new(ErrorKind::Usage, format!("column {} is {have}, not {wanted}", self.column_name(column)))
     }

@@ -133,6 +133,38 @@ pub(crate) enum StatsFormat {
     Json,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum RowVisibility {
+    Committed,
+    All,
+    Dead,
+}
+
+impl From<RowVisibility> for heapscan::visibility::Rows {
+    fn from(rows: RowVisibility) -> Self {
+        match rows {
+            RowVisibility::Committed => Self::Committed,
+            RowVisibility::All => Self::All,
+            RowVisibility::Dead => Self::Dead,
+        }
+    }
+}
+
+/// `OLD=NEW`; an equals sign within OLD has a backslash before it, as for pg_basebackup.
+fn mapping(text: &str) -> Result<(PathBuf, PathBuf), String> {
+    let mut old = String::new();
+    let mut rest = text.chars();
+    while let Some(c) = rest.next() {
+        match c {
+            '\\' if rest.as_str().starts_with('=') => old.extend(rest.next()),
+            '=' if !old.is_empty() && !rest.as_str().is_empty() => return Ok((old.into(), rest.as_str().into())),
+            '=' => break,
+            _ => old.push(c),
+        }
+    }
+    Err(format!("{text:?} is not OLD=NEW"))
+}
+
 /// Which cluster and database.
 #[derive(Args)]
 pub(crate) struct ClusterArgs {
@@ -149,8 +181,12 @@ pub(crate) struct ClusterArgs {
     #[arg(long, default_value = "fail", value_name = "POLICY")]
     pub(crate) on_corruption: heapscan::OnCorruption,
     /// Follow tablespace links that lead out of the data directory (they may point at a live server's files)
-    #[arg(long)]
+    #[arg(long, visible_alias = "allow-links-outside")]
     pub(crate) follow_tablespace_links: bool,
+    /// Read NEW where the cluster's links, or the tablespace_map of a backup, name the folder OLD; OLD may be an oid. May be
+    /// given several times
+    #[arg(long, value_name = "OLD=NEW", value_parser = mapping)]
+    pub(crate) tablespace_map: Vec<(PathBuf, PathBuf)>,
     #[command(flatten)]
     pub(crate) engine: EngineArgs,
 }
@@ -231,7 +267,8 @@ pub(crate) struct ScanArgs {
     pub(crate) cluster: ClusterArgs,
     /// The table, as SQL writes it (`schema.table`, double quotes around odd names), or `oid:16384`
     pub(crate) table: String,
-    /// Only these columns, in this order; double quotes around odd names
+    /// Only these columns, in this order; double quotes around odd names. Also ctid, xmin, xmax, cmin, cmax, tableoid, t_ctid,
+    /// t_infomask, t_infomask2, t_field3
     #[arg(long, value_name = "A,B", conflicts_with = "agg")]
     pub(crate) columns: Option<String>,
     /// Only the blocks from A to B (B excluded); `A..` and `..B` work too
@@ -243,6 +280,12 @@ pub(crate) struct ScanArgs {
     /// Aggregates instead of rows: count(*), and count, sum, min, max of a column or of octet_length(column)
     #[arg(long, value_name = "LIST")]
     pub(crate) agg: Option<String>,
+    /// Row versions: committed (what a server would show), all, or dead (what it would not show)
+    #[arg(long, default_value = "committed", value_enum)]
+    pub(crate) visibility: RowVisibility,
+    /// Of a table from which others inherit, the rows of these too (SELECT * FROM; without it: FROM ONLY, as COPY)
+    #[arg(long)]
+    pub(crate) include_children: bool,
     /// Output format
     #[arg(long, default_value = "text", value_enum)]
     pub(crate) format: RowFormat,

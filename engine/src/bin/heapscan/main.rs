@@ -118,6 +118,7 @@ fn options(args: &args::ClusterArgs) -> EngineOptions {
         on_corruption: args.on_corruption,
         allow_unclean: args.allow_unclean,
         follow_tablespace_links: args.follow_tablespace_links,
+        tablespace_map: args.tablespace_map.clone(),
         ..EngineOptions::default()
     };
     options.io.method = engine.io_method;

@@ -24,14 +24,18 @@ pub(crate) fn run(args: &args::ScanArgs) -> Result<()> {
     let columns = args.columns.as_deref().map(aggregate::parse_columns).transpose()?;
     let began = report::Clock::start();
     let engine = open_for(&args.cluster, Some(&args.table))?;
-    let table = engine.database(args.cluster.database.as_deref())?.table(&args.table)?;
+    let database = engine.database(args.cluster.database.as_deref())?;
+    let table = match args.include_children {
+        true => database.table_with_children(&args.table)?,
+        false => database.table(&args.table)?,
+    };
     for warning in table.warnings() {
         say(&format!("heapscan: warning: {warning}"));
     }
     for path in [&args.output, &args.damage_report].into_iter().flatten() {
         check_output(path, &engine, &table)?;
     }
-    let mut scan = table.scan();
+    let mut scan = table.scan().visibility(args.visibility.into());
     if let Some(columns) = &columns {
         scan = scan.columns(columns);
     }
@@ -218,9 +222,11 @@ fn progress_bar(table: &Table, args: &args::ScanArgs) -> ProgressBar {
     if !io::stderr().is_terminal() || rows_on_terminal {
         return ProgressBar::hidden();
     }
-    let (from, to) = args.blocks.unwrap_or((0, u32::MAX));
-    let blocks = to.min(table.blocks()).saturating_sub(from);
-    let bar = ProgressBar::new(u64::from(blocks));
+    let blocks = match args.blocks {
+        Some((from, to)) => to.min(table.blocks()).saturating_sub(from).into(),
+        None => table.total_blocks(),
+    };
+    let bar = ProgressBar::new(blocks);
     if let Ok(style) = ProgressStyle::with_template("{bar:40} {percent}% {pos}/{len} blocks, {eta} left") {
         bar.set_style(style);
     }

@@ -10,11 +10,14 @@ const SLACK_FRAMES: f64 = 8.0;
 
 /// How much faster than the mean a hand may be for good: what *markedly* younger means. Only as far as several homes
 /// are at work (see [`Age::margin`]).
-const MARGIN: f64 = 0.17;
+const MARGIN: f64 = 0.08;
 
 /// After this part of a pool's frames was asked for, demand is forgotten by a factor of e: soon enough that a stream which
 /// is alone now is not held back by others that are gone.
 const DEMAND: f64 = 1.0 / 6.0;
+
+/// The victims, in frames of the partition, over which the cost of a victim is averaged.
+const VISITS: f64 = 2.0;
 
 /// How far, in laps, a hand can get behind or ahead: what was longer ago does not count.
 const LEADS: (f64, f64) = (-1.0, 4.0);
@@ -22,8 +25,34 @@ const LEADS: (f64, f64) = (-1.0, 4.0);
 #[derive(Clone, Copy, Debug, Default)]
 struct Hand {
     passed: u64,
+    served: u64,
+    /// Frames passed and victims found of late: what a victim costs here.
+    visits: f64,
+    victims: f64,
     /// Laps that this hand is ahead of the mean of all, old ones forgotten.
     lead: f64,
+}
+
+impl Hand {
+    /// Frames that the hand has passed since the last time, its lumps spread over the victims: where all pages were used
+    /// alike it goes round for one victim, several times even, and then finds one at each step. That this happens now
+    /// here and then there says nothing about ages.
+    fn progress(&mut self, figures: Figures<'_>, partition: usize) -> f64 {
+        let frames = f64::from(figures.layout.frames(partition).max(1));
+        let visits = figures.passed[partition].saturating_sub(self.passed) as f64;
+        let victims = figures.served[partition].saturating_sub(self.served) as f64;
+        self.passed = self.passed.max(figures.passed[partition]);
+        self.served = self.served.max(figures.served[partition]);
+        let keep = (-victims / (VISITS * frames)).exp();
+        self.visits = self.visits * keep + visits;
+        self.victims = self.victims * keep + victims;
+        if victims == 0.0 && visits >= frames {
+            // Nothing was found in a whole lap: the frames are pinned.
+            self.visits -= visits;
+            return visits;
+        }
+        victims * (self.visits + frames) / (self.victims + frames)
+    }
 }
 
 /// Frames come from home, unless pages there live markedly shorter than elsewhere; then from where they live longest, and
@@ -32,7 +61,7 @@ struct Hand {
 /// Ages are equal when hands go round equally fast, so this policy reckons how far each hand is ahead of the mean, in
 /// laps. That is an integral: the chance order of claims averages out in it, while a lasting difference adds up, so
 /// small differences can be told from noise even in small partitions, which a comparison of the ages as measured
-/// cannot. It also takes the hand's lumps: over pages that were all used once, it goes a whole lap for one victim.
+/// cannot.
 ///
 /// A partition whose frames are all pinned is found out by itself: looking for a victim there costs a lap, which puts
 /// its hand ahead.
@@ -78,13 +107,11 @@ impl Age {
     /// Moves the leads on.
     fn reckon(&mut self, figures: Figures<'_>) {
         let layout = figures.layout;
-        let visits: Vec<u64> =
-            self.hands.iter().zip(figures.passed).map(|(hand, &passed)| passed.saturating_sub(hand.passed)).collect();
-        let mean = visits.iter().sum::<u64>() as f64 / layout.total_frames().max(1) as f64;
+        let progress: Vec<f64> = (0..self.hands.len()).map(|p| self.hands[p].progress(figures, p)).collect();
+        let mean = progress.iter().sum::<f64>() / layout.total_frames().max(1) as f64;
         let forgiven = mean * self.margin();
         for (partition, hand) in self.hands.iter_mut().enumerate() {
-            hand.passed = hand.passed.max(figures.passed[partition]);
-            let laps = visits[partition] as f64 / f64::from(layout.frames(partition).max(1));
+            let laps = progress[partition] / f64::from(layout.frames(partition).max(1));
             let lead = hand.lead + laps - mean;
             hand.lead = (lead - lead.clamp(-forgiven, forgiven)).clamp(LEADS.0, LEADS.1);
         }
@@ -125,8 +152,8 @@ impl Balancer for Age {
             homes.for_each(|home| routes.direct(home, self.target(home, layout)));
             return layout.interval();
         }
-        for (hand, &passed) in self.hands.iter_mut().zip(figures.passed) {
-            *hand = Hand { passed, lead: 0.0 };
+        for (p, hand) in self.hands.iter_mut().enumerate() {
+            *hand = Hand { passed: figures.passed[p], served: figures.served[p], ..Hand::default() };
         }
         let mut again = layout.interval();
         for home in homes {

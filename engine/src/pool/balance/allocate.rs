@@ -30,6 +30,7 @@ struct Desk {
     ages: EvictionAges,
     passed: Vec<u64>,
     asked: Vec<u64>,
+    served: Vec<u64>,
 }
 
 /// Time in allocations of the whole pool.
@@ -40,13 +41,26 @@ struct Clock {
     due: AtomicU64,
 }
 
+/// Of one partition.
+#[derive(Debug)]
+struct Counters {
+    asked: AtomicU64,
+    served: AtomicU64,
+}
+
+impl Counters {
+    fn new() -> Self {
+        Self { asked: AtomicU64::new(0), served: AtomicU64::new(0) }
+    }
+}
+
 /// A policy at work: shared by all streams of a pool.
 #[derive(Debug)]
 pub struct Balance {
     kind: NumaBalance,
     layout: Layout,
     routes: Routes,
-    asked: Box<[CachePadded<AtomicU64>]>,
+    counters: Box<[CachePadded<Counters>]>,
     clock: CachePadded<Clock>,
     batch: u64,
     desk: Mutex<Desk>,
@@ -61,11 +75,12 @@ impl Balance {
             ages: EvictionAges::new(&layout),
             passed: vec![0; count],
             asked: vec![0; count],
+            served: vec![0; count],
         };
         Self {
             kind,
             routes: Routes::new(&layout),
-            asked: (0..count).map(|_| CachePadded::new(AtomicU64::new(0))).collect(),
+            counters: (0..count).map(|_| CachePadded::new(Counters::new())).collect(),
             clock: CachePadded::new(Clock { now: AtomicU64::new(0), due: AtomicU64::new(1) }),
             batch: layout.batch(),
             desk: Mutex::new(desk),
@@ -114,6 +129,7 @@ impl Balance {
         let mut take = |turn: &mut Turn, partition: usize, want: usize| {
             let got = sweep(partition, want);
             Routes::took(turn, partition, got);
+            self.serve(turn, partition, got as u64);
             if partition == home {
                 taken.home += got
             } else {
@@ -154,9 +170,23 @@ impl Balance {
     pub fn count(&self, turn: &mut Turn) {
         let taken = std::mem::take(&mut turn.uncounted);
         if taken > 0 {
-            self.asked[turn.home].fetch_add(taken, Ordering::Relaxed);
+            self.counters[turn.home].asked.fetch_add(taken, Ordering::Relaxed);
             self.clock.now.fetch_add(taken, Ordering::Relaxed);
         }
+        self.serve(turn, usize::MAX, 0);
+    }
+
+    /// Remembers how many frames a partition gave. Counts them when it is another one's turn.
+    fn serve(&self, turn: &mut Turn, partition: usize, frames: u64) {
+        let (last, before) = turn.served;
+        if last == partition {
+            turn.served.1 += frames;
+            return;
+        }
+        if before > 0 {
+            self.counters[last].served.fetch_add(before, Ordering::Relaxed);
+        }
+        turn.served = (partition, frames);
     }
 
     /// The eviction age of each partition in allocations of the whole pool; `None` while its hand has not been round.
@@ -175,7 +205,8 @@ impl Balance {
             return;
         }
         let taken = std::mem::take(&mut turn.uncounted);
-        self.asked[turn.home].fetch_add(taken, Ordering::Relaxed);
+        self.serve(turn, usize::MAX, 0);
+        self.counters[turn.home].asked.fetch_add(taken, Ordering::Relaxed);
         let now = self.clock.now.fetch_add(taken, Ordering::Relaxed) + taken;
         if now >= self.clock.due.load(Ordering::Relaxed) {
             self.redraw(passed);
@@ -186,13 +217,14 @@ impl Balance {
     fn redraw(&self, passed: &impl Fn(usize) -> u64) {
         let Ok(mut desk) = self.desk.try_lock() else { return };
         let desk = &mut *desk;
-        for (partition, (hand, asked)) in desk.passed.iter_mut().zip(&mut desk.asked).enumerate() {
-            *hand = passed(partition);
-            *asked = self.asked[partition].load(Ordering::Relaxed);
+        for (partition, counters) in self.counters.iter().enumerate() {
+            desk.passed[partition] = passed(partition);
+            desk.asked[partition] = counters.asked.load(Ordering::Relaxed);
+            desk.served[partition] = counters.served.load(Ordering::Relaxed);
         }
         let now = self.clock.now.load(Ordering::Relaxed);
         desk.ages.note(now, &desk.passed);
-        let figures = Figures { layout: &self.layout, asked: &desk.asked, passed: &desk.passed };
+        let figures = Figures { layout: &self.layout, asked: &desk.asked, served: &desk.served, passed: &desk.passed };
         let again = desk.balancer.draw(figures, &self.routes);
         self.clock.due.store(now + again.max(1), Ordering::Relaxed);
     }

@@ -38,6 +38,8 @@ pub struct Turn {
     credit: Vec<i64>,
     /// Frames taken and not yet counted in the pool.
     pub(super) uncounted: u64,
+    /// Of these, the last ones that came from one partition, and which.
+    pub(super) served: (usize, u64),
     pub(super) shunned: Shunned,
 }
 
@@ -161,7 +163,7 @@ impl Routes {
 
     /// The stream's thread has moved.
     pub(super) fn rehome(turn: &mut Turn, home: usize) {
-        *turn = Turn { uncounted: turn.uncounted, ..Turn::at_home(home) };
+        *turn = Turn { uncounted: turn.uncounted, served: turn.served, ..Turn::at_home(home) };
     }
 }
 

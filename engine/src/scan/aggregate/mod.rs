@@ -65,7 +65,7 @@ impl ScanBuilder {
             running.push(Running { accumulator: Accumulator::new(call, oid, &name)?, place });
         }
         let context = self.context.clone();
-        let mut scan = Scan::new(self.context, columns, self.blocks, None)?;
+        let mut scan = Scan::new(self.context, columns, self.blocks, None, self.rows)?;
         scan.cancel = self.cancel;
         let forgiving = context.engine.cluster.damage().skips_rows();
         while scan.advance_unlisted()? {
@@ -80,11 +80,12 @@ impl ScanBuilder {
                     running = before;
                     scan.visible.list(&valid);
                     let rows = scan.visible.tuples();
+                    let context = std::sync::Arc::clone(&scan.context);
                     let lost = take_rows(&context, &valid, rows, &scan.plan, &mut running, &mut scan.detoaster)?;
                     scan.stats.rows -= lost;
                     scan.stats.damaged_rows += lost;
                 }
-                (Err(error), None) => return Err(locate(error, &context, page.block())),
+                (Err(error), None) => return Err(locate(error, &scan.context, page.block())),
             }
             progress(scan.stats.pages);
         }

@@ -17,6 +17,7 @@
 //! | `bytea`, `uuid` | `Binary`, `FixedSizeBinary(16)` |
 //! | `interval` | `Utf8`; see [`IntervalPolicy`] |
 //! | domains | what they are over |
+//! | system columns: `xmin`, `xmax`, `cmin`, `cmax`, `tableoid`; `ctid` | `UInt32`; `Utf8`: `(block,number)` |
 //! | arrays | `Utf8`, or `List`; see [`ArrayPolicy`] |
 //! | composites, ranges, `timetz` and all other built-in types | `Utf8`: the text that the server prints |
 //! | `citext`, `hstore`, `ltree`, `cube` | `Utf8` |
@@ -57,7 +58,7 @@ pub use options::{
 };
 pub use schema::{METADATA_CONVERSION, METADATA_OID, METADATA_TABLE, METADATA_TYPE, METADATA_TYPMOD};
 
-use super::{Scan, ScanBuilder, locate, stream::ScanStream};
+use super::{Scan, ScanBuilder, locate, stream::ScanStream, system::SystemValues};
 use crate::{
     Error, ErrorKind, Result,
     heap::{Datum, DeformPlan, LinePointer, PageColumns, ValidPage},
@@ -257,7 +258,8 @@ impl Batches {
         let left = usize::try_from(scan.left).unwrap_or(usize::MAX);
         let most = if self.careful { 1 } else { tuples.len() - self.next };
         let wanted = most.min(self.options.max_rows - self.rows).min(left);
-        let source = CellSource { page, plan: &scan.plan, slots: &self.slots, schema: &self.schema };
+        let source =
+            CellSource { page, plan: &scan.plan, slots: &self.slots, system: &scan.system, schema: &self.schema };
         let located = |error| locate(error, context, block);
         self.sizes.clear();
         self.sizes.resize(wanted, self.width);
@@ -344,12 +346,17 @@ struct CellSource<'a> {
     page: ValidPage<'a>,
     plan: &'a DeformPlan,
     slots: &'a PageColumns,
+    system: &'a SystemValues,
     schema: &'a SchemaRef,
 }
 
 impl<'a> CellSource<'a> {
     /// The values of the column `index` in `rows` of `tuples`.
     fn cells(&self, index: usize, tuples: &'a [LinePointer], rows: Range<usize>) -> Cells<'a> {
+        if let Some((bytes, slots)) = self.system.column(index) {
+            let (place, block) = (Place::Slots(&slots[rows.clone()]), self.page.block());
+            return Cells { bytes, block, rows: &tuples[rows], place, missing: None, field: self.schema.field(index) };
+        }
         let place = match direct(self.plan, index, &self.page) {
             Some(at) => Place::Direct(at),
             None => Place::Slots(&self.slots.column(index)[rows.clone()]),

@@ -48,7 +48,7 @@ pub(super) fn resolve(
     let mut fields = Vec::with_capacity(columns.len());
     let mut builders = Vec::with_capacity(columns.len());
     for &index in columns {
-        let attribute = &context.info.layout.attributes[index];
+        let attribute = context.attribute_at(index);
         let target = mapper.target(attribute).map_err(|e| e.in_context(format_args!("column {}", attribute.name)))?;
         let nullable = !attribute.not_null || options.all_nullable || target.makes_nulls;
         let info = context.types.types.get(&attribute.type_oid);
@@ -105,6 +105,10 @@ impl Mapper<'_> {
     /// By the output function of the type, whose oids are fixed: so types that were made as copies of built-in ones
     /// are found too.
     fn target(&self, attribute: &Attribute) -> Result<Target> {
+        // Of system columns: numbers, where those of tables are text.
+        if attribute.number < 0 && attribute.len == 4 && attribute.type_oid != 23 {
+            return Ok(Target::exact(DataType::UInt32, Values::UInt32(Vec::new())));
+        }
         let Some((info, typmod)) = self.base(attribute) else { return self.stored(attribute) };
         if self.options.arrays == ArrayPolicy::List
             && (info.output, attribute.len) == (751, -1)
