@@ -48,6 +48,7 @@ pub use error::{Error, ErrorKind, Result};
 pub use options::{EngineOptions, VerifyChecksums};
 #[cfg(feature = "arrow")]
 pub use scan::arrow;
+pub use scan::filter::{Predicate, col};
 pub use scan::stream::ScanStream;
 pub use scan::{Column, Page, Row, RowFormat, RowId, Scan, ScanBuilder, ScanStats, aggregate};
 pub use storage::{Location, OpenFiles, RelationFork, TrailingFragment};

@@ -3,7 +3,10 @@
 
 mod tool_support;
 
-use heapscan_fixtures::sandbox::{IO_URING_CALLS, deny};
+use heapscan_fixtures::{
+    sandbox::{IO_URING_CALLS, deny},
+    server,
+};
 use serde_json::Value;
 use std::path::Path;
 use tool_support::{refusal, run, stderr, text, tool};
@@ -85,6 +88,13 @@ fn methods_are_compared_in_every_state() {
     for line in csv.lines().filter(|line| !line.contains('"')) {
         assert_eq!(line.split(',').count(), columns, "{line}");
     }
+    let html = std::fs::read_to_string(out.join("report.html")).expect("a page");
+    assert!(html.starts_with("<!doctype html>") && html.ends_with("</html>"), "{html}");
+    for part in ["In short", "PostgreSQL settings", "where the time", "Concurrent scans", "Every row", "<svg"] {
+        assert!(html.contains(part), "{part}");
+    }
+    // Nothing is fetched from anywhere.
+    assert!(!html.contains("src=") && !html.contains("href=") && !html.contains("url("), "{html}");
     // What is there is used again, if it fits.
     let line = stderr(&run(&["bench", "--scale", "3", "--data", &text(&data), "--output", &text(&out)]));
     assert!(line.contains("another scale"), "{line}");
@@ -136,6 +146,84 @@ fn nothing_is_labelled_io_uring_that_is_not() {
     let rows = json["rows"].as_array().expect("rows");
     assert!(rows.iter().all(|row| !row["io_method"].as_str().is_some_and(|m| m.contains("uring"))), "{json}");
     assert!(rows.iter().any(|row| row["io_method"] == "worker"), "{json}");
+}
+
+#[test]
+fn a_server_answers_the_same_queries() {
+    let Some(bin) = server::find_bin(15) else {
+        return server::skip("postgres", "no PostgreSQL 15 is installed");
+    };
+    let folder = folder();
+    // The server's user must pass.
+    std::fs::set_permissions(folder.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("permissions");
+    let (data, out) = (folder.path().join("data"), folder.path().join("out"));
+    let (data_text, out_text, bin_text) = (text(&data), text(&out), text(&bin));
+    let arguments = [
+        "bench",
+        "--quick",
+        "--scale",
+        "1",
+        "--runs",
+        "1",
+        "--clients",
+        "2",
+        "--workloads",
+        "agg,seqconcurrscans,pgbenchS",
+        "--io-methods",
+        "sync",
+        "--reads",
+        "buffered",
+        "--data",
+        &data_text,
+        "--output",
+        &out_text,
+        "--postgres",
+        &bin_text,
+    ];
+    let output = run(&arguments);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let shown = String::from_utf8_lossy(&output.stdout).into_owned();
+    let json = json(&out);
+    let theirs: Vec<&Value> = measured(&json)
+        .into_iter()
+        .filter(|r| r["system"].as_str().is_some_and(|s| s.starts_with("postgres 15")))
+        .collect();
+    for (workload, state, threads) in [
+        ("agg", "cold", 1),
+        ("agg", "warm", 1),
+        ("agg", "hot", 1),
+        ("seqconcurrscans", "hot", 1),
+        ("pgbenchS", "hot", 1),
+    ] {
+        let found = theirs
+            .iter()
+            .find(|r| r["workload"] == workload && r["state"] == state && r["threads"] == threads)
+            .unwrap_or_else(|| panic!("{workload} {state}: {shown}"));
+        if workload == "agg" {
+            assert_eq!(found["runs"][0]["answer"], (100_000 * 84).to_string());
+        }
+    }
+    assert!(theirs.iter().any(|r| r["threads"].as_u64() > Some(2)), "parallel workers: {shown}");
+    let page = std::fs::read_to_string(out.join("report.html")).expect("a page");
+    assert!(page.contains("Beside PostgreSQL"));
+    // The server is gone and left a cluster at rest.
+    assert!(!data.join("postmaster.pid").exists());
+    tool_support::stdout(&["scan", &data_text, "pgbench_accounts", "--limit", "1"]);
+    // The cluster of another version.
+    let other = text(&tool_support::pgbench_snapshot().data_dir());
+    let line = stderr(&run(&[
+        "bench",
+        &other,
+        "--states",
+        "hot",
+        "--workloads",
+        "agg",
+        "--output",
+        &out_text,
+        "--postgres",
+        &bin_text,
+    ]));
+    assert!(line.contains("was written by 18"), "{line}");
 }
 
 #[test]

@@ -51,6 +51,25 @@ fn aggregates() -> Vec<String> {
             list.push(format!("{function}(octet_length({column}))"));
         }
     }
+    for expression in [
+        "i2 * 3",
+        "i4 - i2 * 2",
+        "i8 - i2",
+        "f4 * f4",
+        "f4 * f8",
+        "f8 * (1 - f8)",
+        "-f8 * i4 + 5",
+        "f4 * i2",
+        "n * n",
+        "-n * (1 - i2)",
+        "i8 * 0.05",
+        "n + n * 1.5 - i4",
+        "f8 * n",
+        "i2 * 123456789012345678901234567890.5",
+        "f8 * 2.5 - 1",
+    ] {
+        list.push(format!("sum({expression})"));
+    }
     list
 }
 

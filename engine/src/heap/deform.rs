@@ -129,6 +129,20 @@ impl DeformPlan {
         holds.then_some(fixed)
     }
 
+    /// Whether the output `column` is there, and not NULL, in all tuples of a page with this summary.
+    pub(crate) fn present_on_page(&self, column: usize, summary: &PageSummary) -> bool {
+        self.projection.get(column).is_some_and(|&attribute| {
+            !summary.has_nulls()
+                && usize::from(summary.natts_min) > attribute
+                && usize::from(summary.natts_max) <= self.relation_natts
+        })
+    }
+
+    /// Whether values of the output `column` have a varlena header.
+    pub(crate) fn is_varlena(&self, column: usize) -> bool {
+        self.projection.get(column).and_then(|&a| self.steps.get(a)).is_some_and(|step| step.len == -1)
+    }
+
     /// Where the header of the varlena column `column` begins in every tuple of a page with this summary, counted from
     /// `t_hoff`: known if only attributes of fixed length lie before it. A four-byte header may be padded: its first byte
     /// is then zero.

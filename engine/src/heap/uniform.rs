@@ -4,7 +4,7 @@
 //! time, and headers and columns lie a fixed stride apart, so that nothing is looked up for each tuple any more.
 
 use super::{
-    ValidPage, load,
+    LinePointer, ValidPage, load,
     page::{Bounds, LP_NORMAL, PageSummary, SHAPE, WORD_AT, flag_of, length_of, offset_of},
     tuple::TUPLE_HEADER_MIN,
 };
@@ -24,6 +24,8 @@ pub struct Uniform {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct UniformRows<'a> {
     bytes: &'a [u8],
+    /// Offset of `bytes` on the page.
+    start: usize,
     stride: usize,
     length: usize,
     hoff: usize,
@@ -43,13 +45,41 @@ impl<'a> UniformRows<'a> {
     /// The `N` bytes that lie `offset` behind `t_hoff` in each tuple. `None` if tuples are too short for that.
     #[inline(always)]
     pub(crate) fn fields<const N: usize>(&self, offset: usize) -> Option<impl Iterator<Item = [u8; N]> + use<'a, N>> {
+        self.fields_of(offset, 0, self.len())
+    }
+
+    /// As [`fields`](Self::fields), of `count` tuples from the one with index `first` on. `None` also if there are not so
+    /// many.
+    #[inline(always)]
+    pub(crate) fn fields_of<const N: usize>(
+        &self,
+        offset: usize,
+        first: usize,
+        count: usize,
+    ) -> Option<impl Iterator<Item = [u8; N]> + use<'a, N>> {
+        let end = self.len().checked_sub(first)?;
+        let rows = self.bytes.get(end.checked_sub(count)? * self.stride..end * self.stride)?;
         let at = self.hoff + offset;
         if at + N > self.length {
             return None;
         }
         // The same test for every tuple, which the processor foresees; it never fails, as a stride is not below a length.
         let field = move |row: &[u8]| row.get(at..).and_then(|b| b.first_chunk()).copied().unwrap_or([0; N]);
-        Some(self.bytes.chunks_exact(self.stride).rev().map(field))
+        Some(rows.chunks_exact(self.stride).rev().map(field))
+    }
+
+    /// The values of the tuple with index `row`, from `t_hoff` on; empty if there is no such tuple.
+    #[inline(always)]
+    pub(crate) fn data(&self, row: usize) -> &'a [u8] {
+        let tuple = self.len().checked_sub(row + 1).map(|place| place * self.stride);
+        tuple.and_then(|at| self.bytes.get(at + self.hoff..at + self.length)).unwrap_or(&[])
+    }
+
+    /// The line pointer of the tuple with index `row`, which there must be.
+    #[inline(always)]
+    pub(crate) fn line_pointer(&self, row: usize) -> LinePointer {
+        let offset = self.start + self.len().saturating_sub(row + 1) * self.stride;
+        LinePointer { number: row as u16 + 1, offset: offset as u16, length: self.length as u16 }
     }
 }
 
@@ -61,39 +91,136 @@ impl<'a> ValidPage<'a> {
         let end = start + usize::from(self.summary().tuples) * stride;
         let (length, hoff) = (usize::from(length), usize::from(self.summary().hoff));
         let bytes = self.bytes().get(start..end)?;
-        (stride >= length && length >= hoff && stride > 0).then_some(UniformRows { bytes, stride, length, hoff })
+        (stride >= length && length >= hoff && stride > 0).then_some(UniformRows { bytes, start, stride, length, hoff })
     }
 }
 
 /// Validates a uniform page and sums it up. `None`: it is not uniform, or has a fault; the general way tells which.
 pub(super) fn scan_uniform(bytes: &[u8], pointers: &[[u8; 4]], bounds: Bounds) -> Option<PageSummary> {
-    let (Uniform { start, stride, length }, end) = progression(pointers)?;
-    if start < bounds.upper || end > usize::from(bounds.special) {
-        return None;
-    }
-    let (mut any, mut all) = (0u64, u64::MAX);
-    let (mut xmin_min, mut xmin_max) = (u32::MAX, 0);
-    for row in bytes.get(usize::from(start)..end)?.chunks_exact(usize::from(stride)) {
-        let header = row.first_chunk::<TUPLE_HEADER_MIN>()?;
-        let word = u64::from_le_bytes(*header[WORD_AT..].first_chunk()?);
-        any |= word;
-        all &= word;
-        let xmin = load::u32(header, 0);
-        xmin_min = xmin_min.min(xmin);
-        xmin_max = xmin_max.max(xmin);
-    }
+    let Places { uniform, first, differences } = dispatch::find_places(bytes, pointers, bounds)?;
+    let (any, all) = (word_of(&or(&first, &differences)), word_of(&and_not(&first, &differences)));
     if (any ^ all) & SHAPE != 0 {
         return None;
     }
     let mut summary = PageSummary::EMPTY;
-    summary.end_run(any & SHAPE, u32::from(length))?;
+    summary.end_run(any & SHAPE, u32::from(uniform.length))?;
     summary.tuples = pointers.len() as u16;
     summary.hoff = (any >> 48) as u8;
     summary.infomask_any = (any >> 32) as u16;
     summary.infomask_all = (all >> 32) as u16;
-    (summary.xmin_min, summary.xmin_max) = (xmin_min, xmin_max);
-    summary.uniform = Some(Uniform { start, stride, length });
+    (summary.xmin_min, summary.xmin_max) = (first[XMIN], first[XMIN]);
+    if differences[XMIN] != 0 {
+        // Several transactions filled the page.
+        let rows = bytes.get(usize::from(uniform.start)..)?.chunks(usize::from(uniform.stride));
+        for xmin in rows.take(pointers.len()).map(|row| load::u32(row, 0)) {
+            summary.xmin_min = summary.xmin_min.min(xmin);
+            summary.xmin_max = summary.xmin_max.max(xmin);
+        }
+    }
+    summary.uniform = Some(uniform);
     Some(summary)
+}
+
+/// A tuple header with the 8 bytes before it as words: as many as one vector register of AVX2 holds.
+type Header = [u32; 8];
+/// Bytes before the header.
+const BEFORE: usize = 8;
+/// The word of a [`Header`] that is `t_xmin`.
+const XMIN: usize = BEFORE / 4;
+
+/// Where the tuples of a page lie that could be uniform, and how their headers differ.
+struct Places {
+    uniform: Uniform,
+    /// The header that comes first on the page.
+    first: Header,
+    /// The bits in which some header differs from the first.
+    differences: Header,
+}
+
+/// The loops of [`scan_uniform`]; always inlined, so that each caller compiles them for its own instruction set. One
+/// operation of 32 bytes for each tuple: to look at its header's fields one by one takes three times as long.
+#[inline(always)]
+fn find_places(bytes: &[u8], pointers: &[[u8; 4]], bounds: Bounds) -> Option<Places> {
+    const SIZE: usize = size_of::<Header>();
+    let (uniform, end) = progression(pointers)?;
+    let (start, stride) = (usize::from(uniform.start), usize::from(uniform.stride));
+    if start < usize::from(bounds.upper) || end > usize::from(bounds.special) || stride < SIZE {
+        return None;
+    }
+    let words = |row: &[u8; SIZE]| -> Header {
+        let (words, _) = row.as_chunks::<4>();
+        std::array::from_fn(|i| u32::from_le_bytes(words[i]))
+    };
+    let rows = bytes.get(start.checked_sub(BEFORE)?..end - BEFORE)?;
+    let first = words(rows.first_chunk()?);
+    let mut differences = Header::default();
+    for row in rows.chunks_exact(stride) {
+        let row = words(row.first_chunk()?);
+        for i in 0..row.len() {
+            differences[i] |= row[i] ^ first[i];
+        }
+    }
+    Some(Places { uniform, first, differences })
+}
+
+fn or(a: &Header, b: &Header) -> Header {
+    std::array::from_fn(|i| a[i] | b[i])
+}
+
+fn and_not(a: &Header, b: &Header) -> Header {
+    std::array::from_fn(|i| a[i] & !b[i])
+}
+
+/// The word of the header that has its shape.
+fn word_of(header: &Header) -> u64 {
+    const AT: usize = (BEFORE + WORD_AT) / 4;
+    u64::from(header[AT]) | u64::from(header[AT + 1]) << 32
+}
+
+#[cfg(target_arch = "x86_64")]
+mod dispatch {
+    //! Which compilation of the loops runs.
+    #![allow(unsafe_code, reason = "calling a function compiled for CPU features needs the proof that they exist")]
+
+    use super::{Bounds, Places};
+    use std::sync::OnceLock;
+
+    type Variant = fn(&[u8], &[[u8; 4]], Bounds) -> Option<Places>;
+
+    #[inline]
+    pub(super) fn find_places(bytes: &[u8], pointers: &[[u8; 4]], bounds: Bounds) -> Option<Places> {
+        static BEST: OnceLock<Variant> = OnceLock::new();
+        BEST.get_or_init(|| variants().pop().unwrap_or(super::find_places))(bytes, pointers, bounds)
+    }
+
+    /// The variants that this CPU runs, best last.
+    pub(super) fn variants() -> Vec<Variant> {
+        let mut usable: Vec<Variant> = vec![super::find_places];
+        if is_x86_feature_detected!("avx2") {
+            // SAFETY: `avx2` needs AVX2 only, which was detected before this closure was handed out.
+            usable.push(|bytes, pointers, bounds| unsafe { avx2(bytes, pointers, bounds) });
+        }
+        if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512vl") {
+            // SAFETY: `avx512` needs AVX-512F and VL, which were detected before this closure was handed out.
+            usable.push(|bytes, pointers, bounds| unsafe { avx512(bytes, pointers, bounds) });
+        }
+        usable
+    }
+
+    #[target_feature(enable = "avx2")]
+    fn avx2(bytes: &[u8], pointers: &[[u8; 4]], bounds: Bounds) -> Option<Places> {
+        super::find_places(bytes, pointers, bounds)
+    }
+
+    #[target_feature(enable = "avx2,avx512f,avx512vl")]
+    fn avx512(bytes: &[u8], pointers: &[[u8; 4]], bounds: Bounds) -> Option<Places> {
+        super::find_places(bytes, pointers, bounds)
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+mod dispatch {
+    pub(super) use super::find_places;
 }
 
 /// Whether each line pointer leads to a tuple right in front of the one before, all of one length; then also where the
@@ -178,6 +305,12 @@ mod tests {
                 bytes[at] ^= 1 << bit;
             }
             let (pointers, bounds) = parts(&bytes);
+            #[cfg(target_arch = "x86_64")]
+            for variant in dispatch::variants() {
+                let found = variant(&bytes, pointers, bounds).map(|p| (p.uniform, p.first, p.differences));
+                let portable = find_places(&bytes, pointers, bounds).map(|p| (p.uniform, p.first, p.differences));
+                prop_assert_eq!(found, portable);
+            }
             if let Some(summary) = scan_uniform(&bytes, pointers, bounds) {
                 let general = scan_pointers(&bytes, pointers, bounds);
                 prop_assert_eq!(general, Some(PageSummary { uniform: None, ..summary }));

@@ -2,7 +2,7 @@
 
 use super::{Row, ScanBuilder, ScanStats, TableContext, second_look, system::SystemValues, toast::PoolChunks};
 use crate::{
-    Result,
+    Error, ErrorKind, Result,
     heap::{Datum, DeformPlan, Detoaster, ValidPage},
     pool::{PinnedPage, Strategy},
     stream::{ReadStream, StreamOptions},
@@ -26,12 +26,16 @@ impl ScanBuilder {
     ///
     /// # Errors
     /// Those of [`start`](Self::start) and of reading pages (see [`Scan::next_page`](super::Scan::next_page)), `Usage` for
-    /// a block behind the end, and those of `found`.
+    /// a block behind the end and for a builder that has a filter, and those of `found`.
     pub fn lookup(
         self,
         places: impl Iterator<Item = RowId> + Clone + Send + 'static,
         found: &mut dyn FnMut(RowId, Option<Row<'_>>) -> Result<()>,
     ) -> Result<ScanStats> {
+        if self.filter.is_some() {
+            let error = Error::new(ErrorKind::Usage, "rows that are looked up by their ctid are not filtered");
+            return Err(error.with_hint("look at the row's values in the function that is told of it"));
+        }
         let columns = self.attributes()?;
         let context = self.context;
         if !context.parts.is_empty() {

@@ -8,6 +8,7 @@ pub mod aggregate;
 #[cfg(feature = "arrow")]
 pub mod arrow;
 mod context;
+pub mod filter;
 mod lookup;
 mod output;
 pub(crate) mod reader;
@@ -53,6 +54,8 @@ pub struct ScanStats {
     pub new_pages: u64,
     /// Tuples on those pages, visible or not.
     pub tuples: u64,
+    /// Visible rows that the filter took out.
+    pub filtered: u64,
     /// Rows whose transaction ids the cluster never gave out; they are not shown. More than 0 is a sign of damage.
     pub future_xids: u64,
     /// Pages that were left out, or counted as empty, because they are damaged or not there.
@@ -74,13 +77,22 @@ pub struct ScanBuilder {
     columns: Option<Vec<String>>,
     blocks: Range<u32>,
     limit: Option<u64>,
+    filter: Option<filter::Predicate>,
     rows: Rows,
     cancel: Option<Arc<AtomicBool>>,
 }
 
 impl ScanBuilder {
     pub(crate) fn new(context: Arc<TableContext>) -> Self {
-        Self { context, columns: None, blocks: 0..u32::MAX, limit: None, rows: Rows::Committed, cancel: None }
+        Self {
+            context,
+            columns: None,
+            blocks: 0..u32::MAX,
+            limit: None,
+            filter: None,
+            rows: Rows::Committed,
+            cancel: None,
+        }
     }
 
     /// Only these columns, in this order; a name may come twice. Names are taken as they are, without folding. Without
@@ -131,8 +143,8 @@ impl ScanBuilder {
     /// # Errors
     /// `NotFound` if a column does not exist, `Unsupported` if one is a virtual generated column.
     pub fn start(self) -> Result<Scan> {
-        let columns = self.attributes()?;
-        let mut scan = Scan::new(self.context, columns, self.blocks, self.limit, self.rows)?;
+        let (columns, filter) = (self.attributes()?, self.bound_filter()?);
+        let mut scan = Scan { filter, ..Scan::new(self.context, columns, self.blocks, self.limit, self.rows)? };
         scan.cancel = self.cancel;
         Ok(scan)
     }
@@ -188,6 +200,7 @@ pub struct Scan {
     detoaster: Detoaster<toast::PoolChunks>,
     current: Option<PinnedPage>,
     visible: VisibleSet,
+    filter: Option<filter::PageFilter>,
     summary: Option<PageSummary>,
     left: u64,
     cancel: Option<Arc<AtomicBool>>,
@@ -234,6 +247,7 @@ impl Scan {
             detoaster: Detoaster::new(toast::PoolChunks(Arc::clone(&context.toast))),
             current: None,
             visible: VisibleSet::default(),
+            filter: None,
             summary: None,
             left: limit.unwrap_or(u64::MAX),
             cancel: None,
@@ -331,6 +345,9 @@ impl Scan {
         // System columns are the same everywhere.
         self.columns = self.parent.1.iter().map(|&index| map.get(index).copied().unwrap_or(index)).collect();
         self.plan = DeformPlan::new(&context.info.layout, &self.columns)?;
+        if let Some(filter) = &mut self.filter {
+            filter.move_to(&context, map)?;
+        }
         let pool = &context.engine.pool;
         let blocks = context.fork.blocks();
         let options = StreamOptions::new(pool.config(), pool.strategy_for(blocks));
@@ -344,6 +361,9 @@ impl Scan {
     /// As [`advance`](Self::advance), but rows that are all of a page's may be counted only.
     fn advance_unlisted(&mut self) -> Result<bool> {
         self.current = None;
+        if self.filter.as_ref().is_some_and(filter::PageFilter::is_never) {
+            return Ok(false);
+        }
         while self.left > 0 {
             if self.cancel.as_ref().is_some_and(|flag| flag.load(Ordering::Relaxed)) {
                 return Err(Error::new(ErrorKind::Cancelled, "the scan was cancelled"));
@@ -388,6 +408,16 @@ impl Scan {
             self.stats.tuples += u64::from(valid.summary().tuples);
             self.stats.future_xids += visibility.future_xids();
             found.map_err(|e| locate(e, &self.context, page.block()))?;
+            if let Some(filter) = &mut self.filter {
+                let mut passed = filter.apply(&valid, &mut self.visible);
+                if passed.is_err() && self.context.engine.cluster.damage().skips_rows() {
+                    let (context, lost) = (&self.context, &mut self.stats.damaged_rows);
+                    passed = filter.apply_known(&valid, &mut self.visible, |error, number| {
+                        context.pass_row(error, valid.block(), number).map(|()| *lost += 1)
+                    });
+                }
+                self.stats.filtered += passed? as u64;
+            }
             if self.visible.len() > 0 {
                 self.current = Some(page);
                 return Ok(true);

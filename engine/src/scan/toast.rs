@@ -38,8 +38,12 @@ impl ToastTables {
         Self { engine, database, tables: Mutex::default() }
     }
 
+    /// The database.
+    pub(crate) fn database(&self) -> &cluster::Database {
+        &self.database
+    }
+
     /// `pg_enc` of the database; 6 is UTF-8.
-    #[cfg(feature = "arrow")]
     pub(crate) fn encoding(&self) -> i32 {
         self.database.info().encoding
     }

@@ -30,7 +30,6 @@ mod textsearch;
 
 #[cfg(feature = "arrow")]
 pub(crate) use array::{ListValues, list_values};
-#[cfg(feature = "arrow")]
 pub(crate) use numeric::Numeric;
 
 use crate::{

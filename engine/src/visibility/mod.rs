@@ -72,10 +72,38 @@ impl VisibleSet {
         self.unlisted > 0
     }
 
+    /// One tuple.
+    pub(crate) fn of(tuple: LinePointer) -> Self {
+        Self { tuples: vec![tuple], unlisted: 0 }
+    }
+
     /// Keeps the tuples that `keep` says; they must be listed.
     pub(crate) fn retain(&mut self, keep: impl FnMut(&LinePointer) -> bool) {
         debug_assert_eq!(self.unlisted, 0, "tuples that are not listed cannot be told apart");
         self.tuples.retain(keep);
+    }
+
+    /// Of the tuples that are listed, keeps those whose bit is set.
+    pub(crate) fn retain_bits(&mut self, bits: &[u64]) {
+        let mut row = 0;
+        self.tuples.retain(|_| {
+            let keep = bits.get(row / 64).is_some_and(|word| word >> (row % 64) & 1 != 0);
+            row += 1;
+            keep
+        });
+    }
+
+    /// Lists the tuples whose bit is set; `pointer` knows the line pointer of each.
+    pub(crate) fn choose(&mut self, bits: &[u64], pointer: impl Fn(usize) -> LinePointer) {
+        self.tuples.clear();
+        self.unlisted = 0;
+        for (first, &word) in (0..).step_by(64).zip(bits) {
+            let mut left = word;
+            while left != 0 {
+                self.tuples.push(pointer(first + left.trailing_zeros() as usize));
+                left &= left - 1;
+            }
+        }
     }
 
     /// Puts all tuples of `page`, for which [`Visibility::select`] made this set, into the list, if they are not there.

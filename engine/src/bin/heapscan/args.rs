@@ -274,10 +274,13 @@ pub(crate) struct ScanArgs {
     /// Only the blocks from A to B (B excluded); `A..` and `..B` work too
     #[arg(long, value_name = "A..B", value_parser = block_range)]
     pub(crate) blocks: Option<(u32, u32)>,
+    /// Only rows for which this is true: "a > 5 and b = 'x' and c is null"; also or, not, in, between, like
+    #[arg(long = "where", value_name = "CONDITION")]
+    pub(crate) filter: Option<String>,
     /// Stop after N rows
     #[arg(long, value_name = "N", conflicts_with = "agg")]
     pub(crate) limit: Option<u64>,
-    /// Aggregates instead of rows: count(*), and count, sum, min, max of a column or of octet_length(column)
+    /// Aggregates instead of rows: count(*); count, sum, min, max of a column or of octet_length(column); sum(a * (1 - b))
     #[arg(long, value_name = "LIST")]
     pub(crate) agg: Option<String>,
     /// Row versions: committed (what a server would show), all, or dead (what it would not show)

@@ -6,7 +6,7 @@ use crate::{
     report, say,
 };
 use heapscan::{
-    DamageReport, Engine, Error, ErrorKind, Result, RowFormat, ScanBuilder, ScanStats, Table,
+    DamageReport, Engine, Error, ErrorKind, Predicate, Result, RowFormat, ScanBuilder, ScanStats, Table,
     aggregate::{self, AggregateCall},
     copy,
 };
@@ -22,6 +22,7 @@ pub(crate) fn run(args: &args::ScanArgs) -> Result<()> {
         check_columnar(kind, args)?;
     }
     let columns = args.columns.as_deref().map(aggregate::parse_columns).transpose()?;
+    let filter = args.filter.as_deref().map(Predicate::parse).transpose()?;
     let began = report::Clock::start();
     let engine = open_for(&args.cluster, Some(&args.table))?;
     let database = engine.database(args.cluster.database.as_deref())?;
@@ -38,6 +39,9 @@ pub(crate) fn run(args: &args::ScanArgs) -> Result<()> {
     let mut scan = table.scan().visibility(args.visibility.into());
     if let Some(columns) = &columns {
         scan = scan.columns(columns);
+    }
+    if let Some(filter) = filter {
+        scan = scan.filter(filter);
     }
     if let Some((from, to)) = args.blocks {
         scan = scan.blocks(from..to);

@@ -4,19 +4,23 @@
 //! are taken apart.
 
 mod accumulator;
+mod expression;
 mod numeric_sum;
 mod page;
 mod parse;
+mod wide;
 
-pub use parse::{AggregateCall, Argument, Function, parse, parse_columns};
+pub use parse::{AggregateCall, Argument, Expression, Function, parse, parse_columns};
 
 use super::{Column, Scan, ScanBuilder, ScanStats, TableContext, locate, row::payload, toast::PoolChunks};
 use crate::{
     Error, Result,
     heap::{Datum, DeformPlan, Detoaster, LinePointer, ValidPage, Varlena},
+    types::TypeOutput,
     visibility::VisibleSet,
 };
 use accumulator::Accumulator;
+use expression::Program;
 use page::{PageRows, take_column};
 
 /// The results of a scan's aggregates.
@@ -46,8 +50,15 @@ impl ScanBuilder {
         let mut columns: Vec<usize> = Vec::new();
         let mut running = Vec::with_capacity(calls.len());
         for call in calls {
+            if let Argument::Expression(expression) = &call.argument {
+                let program =
+                    Program::new(expression, &self.context, &mut columns).map_err(|e| e.in_context(&call.text))?;
+                let accumulator = Accumulator::new(call, program.result().oid(), "")?;
+                running.push(Running { accumulator, place: None, expression: Some(Box::new(program)) });
+                continue;
+            }
             let place = match &call.argument {
-                Argument::Star => None,
+                Argument::Star | Argument::Expression(_) => None,
                 Argument::Column(name) | Argument::OctetLength(name) => {
                     let index = self.context.attribute(name)?;
                     check_octet_length(&self.context, call, index)?;
@@ -62,10 +73,10 @@ impl ScanBuilder {
                 Some(place) => (self.context.base_types[columns[place]], self.context.column(columns[place]).type_name),
                 None => (0, String::new()),
             };
-            running.push(Running { accumulator: Accumulator::new(call, oid, &name)?, place });
+            running.push(Running { accumulator: Accumulator::new(call, oid, &name)?, place, expression: None });
         }
-        let context = self.context.clone();
-        let mut scan = Scan::new(self.context, columns, self.blocks, None, self.rows)?;
+        let (context, filter) = (self.context.clone(), self.bound_filter()?);
+        let mut scan = Scan { filter, ..Scan::new(self.context, columns, self.blocks, None, self.rows)? };
         scan.cancel = self.cancel;
         let forgiving = context.engine.cluster.damage().skips_rows();
         while scan.advance_unlisted()? {
@@ -93,7 +104,9 @@ impl ScanBuilder {
             .iter()
             .zip(calls)
             .map(|(r, call)| {
-                let output = r.place.and_then(|place| scan.outputs[place].as_ref());
+                let own =
+                    r.expression.as_ref().map(|e| TypeOutput::new(e.result().oid(), -1, &context.types)).transpose()?;
+                let output = own.as_ref().or(r.place.and_then(|place| scan.outputs[place].as_ref()));
                 r.accumulator.finish(output).map_err(|e| e.in_context(&call.text))
             })
             .collect::<Result<_>>()?;
@@ -117,8 +130,9 @@ fn check_octet_length(context: &TableContext, call: &AggregateCall, index: usize
 #[derive(Clone)]
 struct Running {
     accumulator: Accumulator,
-    /// Index into the scan's columns; `None` for `count(*)`.
+    /// Index into the scan's columns; `None` for `count(*)`, and where there is an expression.
     place: Option<usize>,
+    expression: Option<Box<Program>>,
 }
 
 /// Feeds the rows of one page to all aggregates.
@@ -132,6 +146,12 @@ fn take_page(
     let mut rest = Vec::new();
     let rows = PageRows::new(page, visible);
     for (i, aggregate) in running.iter_mut().enumerate() {
+        if let Some(expression) = &mut aggregate.expression {
+            if !expression.take_page(page, &rows, plan, &mut aggregate.accumulator)? {
+                rest.push(i);
+            }
+            continue;
+        }
         let Some(place) = aggregate.place else {
             aggregate.accumulator.add_presence(rows.len() as u64);
             continue;
@@ -148,7 +168,11 @@ fn take_page(
     for pointer in visible.tuples() {
         plan.deform(&page.tuple(*pointer), &mut values)?;
         for &i in &rest {
-            let Running { accumulator, place } = &mut running[i];
+            let Running { accumulator, place, expression } = &mut running[i];
+            if let Some(expression) = expression {
+                expression.take_row(&values, detoaster, accumulator)?;
+                continue;
+            }
             let Some(datum) = place.map(|place| values[place]) else { continue };
             take_value(accumulator, datum, detoaster)?;
         }
@@ -172,9 +196,10 @@ fn take_rows(
     for pointer in visible {
         let before = running.clone();
         let taken = plan.deform(&page.tuple(*pointer), &mut values).and_then(|()| {
-            running.iter_mut().try_for_each(|Running { accumulator, place }| match place {
-                Some(place) => take_value(accumulator, values[*place], detoaster),
-                None => {
+            running.iter_mut().try_for_each(|Running { accumulator, place, expression }| match (place, expression) {
+                (_, Some(expression)) => expression.take_row(&values, detoaster, accumulator),
+                (Some(place), None) => take_value(accumulator, values[*place], detoaster),
+                (None, None) => {
                     accumulator.add_presence(1);
                     Ok(())
                 }

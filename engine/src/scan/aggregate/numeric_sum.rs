@@ -19,6 +19,31 @@ pub(crate) struct NumericSum {
 const CARRY_EVERY: u32 = 1 << 30;
 
 impl NumericSum {
+    /// Adds NaN, or an infinity.
+    pub(super) fn add_special(&mut self, nan: bool, negative: bool) {
+        self.nan |= nan;
+        self.negative_infinity |= !nan && negative;
+        self.positive_infinity |= !nan && !negative;
+    }
+
+    /// Adds base-10000 digits, the lowest first, which counts units of 10000^`lowest`. Each is below 10,000 and has the
+    /// number's sign.
+    pub(super) fn add_digits(&mut self, lowest: i32, digits: &[i64], scale: u16) {
+        self.scale = self.scale.max(scale);
+        if digits.is_empty() {
+            return;
+        }
+        self.make_room(lowest, lowest + digits.len() as i32 - 1);
+        let start = (lowest - self.lowest) as usize;
+        for (sum, digit) in self.digits[start..].iter_mut().zip(digits) {
+            *sum += digit;
+        }
+        self.added += 1;
+        if self.added == CARRY_EVERY {
+            self.carry();
+        }
+    }
+
     /// Adds one value given by its varlena payload.
     pub(crate) fn add(&mut self, payload: &[u8]) -> Result<()> {
         let bad = || Error::new(ErrorKind::Value, "numeric value is damaged");

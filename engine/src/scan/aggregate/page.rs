@@ -36,7 +36,7 @@ impl<'p> PageRows<'p> {
     /// Calls `take` with the `N` bytes that lie `offset` behind `t_hoff`, row by row in their order. The summary of the
     /// page must say that all tuples are long enough.
     #[inline(always)]
-    fn each<const N: usize>(&self, offset: usize, mut take: impl FnMut([u8; N])) {
+    pub(super) fn each<const N: usize>(&self, offset: usize, mut take: impl FnMut([u8; N])) {
         match self {
             Self::Uniform(rows) => rows.fields(offset).into_iter().flatten().for_each(take),
             Self::Listed(page, tuples) => {

@@ -24,7 +24,40 @@ pub enum Argument {
     Column(String),
     /// `octet_length(column)`
     OctetLength(String),
+    /// Arithmetic over columns; only for `sum`.
+    Expression(Expression),
 }
+
+/// Arithmetic over columns of number types, with the types and the errors of the server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Expression {
+    /// A column.
+    Column(String),
+    /// A constant: digits, with an optional point.
+    Number(String),
+    /// `-a`
+    Negate(Box<Expression>),
+    /// `a + b`
+    Add(Box<Expression>, Box<Expression>),
+    /// `a - b`
+    Subtract(Box<Expression>, Box<Expression>),
+    /// `a * b`
+    Multiply(Box<Expression>, Box<Expression>),
+}
+
+impl Expression {
+    fn has_column(&self) -> bool {
+        match self {
+            Self::Column(_) => true,
+            Self::Number(_) => false,
+            Self::Negate(inner) => inner.has_column(),
+            Self::Add(a, b) | Self::Subtract(a, b) | Self::Multiply(a, b) => a.has_column() || b.has_column(),
+        }
+    }
+}
+
+/// Parentheses and signs of an expression lie no deeper in each other, and it has no more operators.
+const EXPRESSION_MAX: usize = 100;
 
 /// One aggregate of the list.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,7 +75,7 @@ pub struct AggregateCall {
 /// # Errors
 /// `Usage`, naming the position (in characters, from 1).
 pub fn parse(text: &str) -> Result<Vec<AggregateCall>> {
-    let mut parser = Parser { text, at: 0 };
+    let mut parser = Parser { text, at: 0, steps: 0 };
     let mut calls = vec![parser.call()?];
     while parser.eat(',') {
         calls.push(parser.call()?);
@@ -59,7 +92,7 @@ pub fn parse(text: &str) -> Result<Vec<AggregateCall>> {
 /// # Errors
 /// `Usage`, naming the position (in characters, from 1).
 pub fn parse_columns(text: &str) -> Result<Vec<String>> {
-    let mut parser = Parser { text, at: 0 };
+    let mut parser = Parser { text, at: 0, steps: 0 };
     let mut names = vec![parser.name()?];
     while parser.eat(',') {
         names.push(parser.name()?);
@@ -74,6 +107,8 @@ pub fn parse_columns(text: &str) -> Result<Vec<String>> {
 struct Parser<'a> {
     text: &'a str,
     at: usize,
+    /// Operators, signs and parentheses of the expression so far.
+    steps: usize,
 }
 
 impl Parser<'_> {
@@ -91,24 +126,101 @@ impl Parser<'_> {
             }
         };
         self.expect('(')?;
-        let argument = if self.eat('*') {
-            Argument::Star
-        } else {
-            let column = self.name()?;
-            if column == "octet_length" && self.eat('(') {
-                let inner = self.name()?;
-                self.expect(')')?;
-                Argument::OctetLength(inner)
-            } else {
-                Argument::Column(column)
-            }
-        };
+        let argument = if self.eat('*') { Argument::Star } else { self.argument(function)? };
         self.expect(')')?;
         if argument == Argument::Star && function != Function::Count {
             self.at = start;
             return Err(self.error("only count can be taken over *"));
         }
         Ok(AggregateCall { function, argument, text: self.text[start..self.at].trim_end().to_owned() })
+    }
+
+    fn argument(&mut self, function: Function) -> Result<Argument> {
+        self.skip_blanks();
+        let start = self.at;
+        if let Ok(name) = self.name()
+            && name == "octet_length"
+            && self.eat('(')
+        {
+            let inner = self.name()?;
+            self.expect(')')?;
+            return Ok(Argument::OctetLength(inner));
+        }
+        self.at = start;
+        self.steps = 0;
+        let expression = self.sum()?;
+        if let Expression::Column(name) = expression {
+            return Ok(Argument::Column(name));
+        }
+        let refused = if function != Function::Sum {
+            Some("only sum can be taken over an expression")
+        } else if !expression.has_column() {
+            Some("expected a column in the expression")
+        } else {
+            None
+        };
+        match refused {
+            Some(what) => {
+                self.at = start;
+                Err(self.error(what))
+            }
+            None => Ok(Argument::Expression(expression)),
+        }
+    }
+
+    /// Terms with `+` and `-` between them.
+    fn sum(&mut self) -> Result<Expression> {
+        let mut left = self.product()?;
+        loop {
+            if self.eat('+') {
+                self.step()?;
+                left = Expression::Add(Box::new(left), Box::new(self.product()?));
+            } else if self.eat('-') {
+                self.step()?;
+                left = Expression::Subtract(Box::new(left), Box::new(self.product()?));
+            } else {
+                return Ok(left);
+            }
+        }
+    }
+
+    fn product(&mut self) -> Result<Expression> {
+        let mut left = self.factor()?;
+        while self.eat('*') {
+            self.step()?;
+            left = Expression::Multiply(Box::new(left), Box::new(self.factor()?));
+        }
+        Ok(left)
+    }
+
+    fn factor(&mut self) -> Result<Expression> {
+        if self.eat('-') {
+            self.step()?;
+            return Ok(Expression::Negate(Box::new(self.factor()?)));
+        }
+        if self.eat('(') {
+            self.step()?;
+            let inner = self.sum()?;
+            self.expect(')')?;
+            return Ok(inner);
+        }
+        let rest = &self.text[self.at..];
+        let digits = rest.find(|c: char| c != '.' && !c.is_ascii_digit()).unwrap_or(rest.len());
+        if digits == 0 {
+            return self.name().map(Expression::Column);
+        }
+        let number = &rest[..digits];
+        let follows = rest[digits..].chars().next().is_some_and(|c| c == '_' || c.is_alphabetic());
+        if follows || number == "." || number.matches('.').count() > 1 {
+            return Err(self.error("expected a number of digits and at most one point"));
+        }
+        self.at += digits;
+        Ok(Expression::Number(number.to_owned()))
+    }
+
+    fn step(&mut self) -> Result<()> {
+        self.steps += 1;
+        if self.steps > EXPRESSION_MAX { Err(self.error("the expression is too long")) } else { Ok(()) }
     }
 
     fn name(&mut self) -> Result<String> {
@@ -189,6 +301,20 @@ mod tests {
     }
 
     #[test]
+    fn expressions_have_the_usual_precedence() {
+        let expression = |text: &str| match &parse(text).unwrap()[0].argument {
+            Argument::Expression(expression) => expression.clone(),
+            other => panic!("{text}: {other:?}"),
+        };
+        assert_eq!(expression("sum(a + b * -2)"), expression("sum(a+(b*(-2)))"));
+        assert_eq!(expression("sum(a - b - c)"), expression("sum((a - b) - c)"));
+        assert_ne!(expression("sum(a * (1 - b))"), expression("sum(a * 1 - b)"));
+        assert_eq!(parse("sum(((a)))").unwrap()[0].argument, Argument::Column("a".into()));
+        assert!(parse(&format!("sum(a{})", "*a".repeat(200))).is_err());
+        assert!(parse(&format!("sum({}a{})", "(".repeat(200), ")".repeat(200))).is_err());
+    }
+
+    #[test]
     fn errors_name_the_position() {
         for (text, position) in [
             ("", 1),
@@ -199,6 +325,13 @@ mod tests {
             ("sum(\"x)", 5),
             ("sum(x", 6),
             ("sum(1)", 5),
+            ("sum(a b)", 7),
+            ("sum(a *)", 8),
+            ("sum(a * (b)", 12),
+            ("sum(1.2.3 * a)", 5),
+            ("sum(1e5 * a)", 5),
+            ("min(a * b)", 5),
+            ("sum(a / b)", 7),
         ] {
             let error = parse(text).unwrap_err().to_string();
             assert!(error.contains(&format!("character {position}:")), "{text}: {error}");

@@ -65,6 +65,10 @@ pub(crate) struct BenchArgs {
     /// Huge pages for the buffer pool: off, try or on
     #[arg(long, default_value = "try", value_name = "MODE")]
     pub(crate) huge_pages: heapscan::HugePages,
+    /// Run the same queries through the PostgreSQL server whose programs are in this folder, on the same cluster (a copy of
+    /// it, if it was not generated); as root the server runs as another user (HEAPSCAN_PGUSER, postgres, nobody)
+    #[arg(long, value_name = "PGBIN")]
+    pub(crate) postgres: Option<PathBuf>,
     /// Also measure the device with fio, if it is installed
     #[arg(long)]
     pub(crate) fio: bool,
@@ -74,7 +78,7 @@ pub(crate) struct BenchArgs {
     /// Order of the runs
     #[arg(long, default_value_t = 1, value_name = "N")]
     pub(crate) seed: u64,
-    /// Folder for results.csv and results.json
+    /// Folder for report.html, results.csv and results.json
     #[arg(long, default_value = "heapscan-bench", value_name = "DIR")]
     pub(crate) output: PathBuf,
     /// End with an error when a bar of the project is missed

@@ -96,7 +96,7 @@ fn direct(rows: &Rows<'_>, bars: &mut Vec<Bar>) {
         }
     };
     let usual = |method: &str| rows.scan(method, DIRECT, |_| {});
-    let small = |method: &str| rows.scan(method, DIRECT, |case| case.io_combine_limit = 8 << 10);
+    let small = |method: &str| rows.scan(method, DIRECT, |case| *case = case.with_combine_limit(8 << 10));
     let io_uring = usual("io_uring");
     let device = rows.ceiling(Workload::Raw);
     ratio("cold direct: io_uring, checksum and decode, of R_dev", io_uring, device, 0.95);

@@ -1,6 +1,9 @@
 //! What is measured: one combination of workload, cache state and settings.
 
-use heapscan::{EngineOptions, HugePages, MethodChoice, MethodName};
+use heapscan::{
+    EngineOptions, HugePages, MethodChoice, MethodName,
+    pool::{DEFAULT_IO_CONCURRENCY, SMALL_READ_IO_CONCURRENCY},
+};
 use serde::{Serialize, Serializer};
 use std::{fmt, str::FromStr};
 
@@ -122,6 +125,8 @@ pub(super) struct Case {
     /// `None`: the method's default.
     pub(super) io_workers: Option<u32>,
     pub(super) clients: u32,
+    /// Threads, or processes, of one scan.
+    pub(super) threads: u32,
     pub(super) shared_buffers: u64,
     #[serde(serialize_with = "as_text")]
     pub(super) huge_pages: HugePages,
@@ -149,6 +154,13 @@ impl Case {
         options
     }
 
+    /// The same with another largest read, and as many in flight as the engine then takes by default.
+    pub(super) fn with_combine_limit(&self, io_combine_limit: u64) -> Self {
+        let small = io_combine_limit < 32 << 10 && self.effective_io_concurrency == DEFAULT_IO_CONCURRENCY;
+        let effective_io_concurrency = if small { SMALL_READ_IO_CONCURRENCY } else { self.effective_io_concurrency };
+        Self { io_combine_limit, effective_io_concurrency, ..self.clone() }
+    }
+
     /// Whether an engine with these settings and what it holds is one with those.
     pub(super) fn options_equal(&self, other: &Case) -> bool {
         let concurrent = |case: &Case| case.workload == Workload::SeqConcurrScans;
@@ -166,11 +178,14 @@ impl Case {
         if self.io_combine_limit != base.io_combine_limit {
             parts.push(format!("combine {}", size(self.io_combine_limit)));
         }
-        if self.effective_io_concurrency != base.effective_io_concurrency {
+        if self.effective_io_concurrency != base.effective_io_concurrency && self.system == base.system {
             parts.push(format!("concurrency {}", self.effective_io_concurrency));
         }
         if self.clients != base.clients {
             parts.push(format!("clients {}", self.clients));
+        }
+        if self.threads != base.threads {
+            parts.push(format!("threads {}", self.threads));
         }
         if let Some(workers) = self.io_workers {
             parts.push(format!("workers {workers}"));

@@ -3,6 +3,7 @@
 use super::{
     args::BenchArgs,
     case::{Case, Workload},
+    postgres,
 };
 use crate::{generate, say};
 use heapscan::{
@@ -27,9 +28,18 @@ const SCALE_QUICK: u32 = 20;
 /// A folder that is removed at the end.
 pub(super) struct Scratch(PathBuf);
 
+impl Scratch {
+    /// `dir`, which may not exist yet.
+    pub(super) fn new(dir: PathBuf) -> Self {
+        Self(dir)
+    }
+}
+
 impl Drop for Scratch {
     fn drop(&mut self) {
-        if let Err(error) = std::fs::remove_dir_all(&self.0) {
+        if let Err(error) = std::fs::remove_dir_all(&self.0)
+            && error.kind() != std::io::ErrorKind::NotFound
+        {
             say(&format!("heapscan: warning: {}: cannot be removed: {error}", self.0.display()));
         }
     }
@@ -55,6 +65,9 @@ impl Target {
 pub(super) struct Data {
     pub(super) pgdata: PathBuf,
     pub(super) database: Option<String>,
+    pub(super) database_name: String,
+    /// Major version of the server that wrote it.
+    pub(super) postgres_version: u32,
     pub(super) main: Target,
     /// Tables of concurrent scans; the main one, if there are no others.
     pub(super) concurrent: Vec<Target>,
@@ -82,6 +95,13 @@ impl Data {
         (bytes.clone().max().unwrap_or(0), bytes.sum())
     }
 
+    /// How often each client of a row scans its table.
+    pub(super) fn rounds(&self, case: &Case, quick: bool) -> usize {
+        let least: u64 = if quick { 128 << 20 } else { 2 << 30 };
+        let all = self.concurrent_bytes().1 / self.concurrent.len().max(1) as u64 * u64::from(case.clients);
+        least.div_ceil(all.max(1)).clamp(1, 64) as usize
+    }
+
     /// The tables that a row reads.
     pub(super) fn targets(&self, case: &Case) -> &[Target] {
         match case.workload {
@@ -99,17 +119,18 @@ impl Data {
             Some(dir) => (dir.clone(), None),
             None => {
                 let dir = Path::new("/var/tmp").join(format!("heapscan-bench-{}", std::process::id()));
-                (dir.clone(), Some(Scratch(dir)))
+                (dir.clone(), Some(Scratch::new(dir)))
             }
         };
         if !dir.join("global/pg_control").is_file() {
             let small = (scale / SMALLER).max(1);
+            let version = args.postgres.as_deref().map_or(Ok(18), postgres::major)?;
             generate::check_space(&dir, u64::from(scale + 8 * small) * 1640 * 8192 + (64 << 20))?;
             say(&format!("generating {scale}00000 rows and 8 tables of {small}00000 in {} ...", dir.display()));
             let mut tables = vec![fixtures::Accounts::new(scale)];
             tables.extend((1..=COPIES).map(|k| fixtures::Accounts::copy(small, k)));
             let tables: Vec<&dyn fixtures::Table> = tables.iter().map(|t| t as &dyn fixtures::Table).collect();
-            fixtures::cluster(&dir, 18, &tables, None).map_err(generate::fixture_error)?;
+            fixtures::cluster(&dir, version, &tables, None).map_err(generate::fixture_error)?;
         }
         Self::open(args, &dir, Some("pgbench".to_owned()), Some(scale), scratch)
     }
@@ -150,6 +171,8 @@ impl Data {
         let expected = generated.filter(|_| args.agg.is_none()).map(|s| (u64::from(s) * 100_000 * FILLER).to_string());
         Ok(Self {
             pgdata: pgdata.to_owned(),
+            database_name: source.info().name.clone(),
+            postgres_version: control.major_version,
             database,
             main,
             concurrent,

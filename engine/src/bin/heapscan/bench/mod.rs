@@ -13,8 +13,10 @@ mod clock;
 mod data;
 mod facts;
 mod fio;
+mod html;
 mod output;
 mod plan;
+mod postgres;
 mod row;
 mod run;
 mod workload;
@@ -29,6 +31,7 @@ use facts::Facts;
 use heapscan::{EngineOptions, Error, ErrorKind, MethodName, Result};
 use heapscan_io::RawPoint;
 use plan::Plan;
+use postgres::Postgres;
 use row::Row;
 use run::{Failure, Run, Runner};
 
@@ -50,9 +53,11 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
     let methods = methods(args)?;
     let output = output::Output::create(&args.output)?;
     let data = Data::find(args)?;
+    let mut server = args.postgres.as_deref().map(|bin| Postgres::new(args, bin, &data)).transpose()?;
     let facts = Facts::gather(&data);
     print(&head(&facts))?;
-    for warning in facts.warnings() {
+    let warnings = facts.warnings();
+    for warning in &warnings {
         say(&format!("heapscan: warning: {warning}"));
     }
     let best = ceiling(args, &data);
@@ -69,8 +74,15 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
     print(&format!("{}\n", Row::header()))?;
     let mut rows = Vec::new();
     for group in &plan.groups {
-        rows.extend(measure(&mut runner, &plan, group, runs, args.seed)?);
+        rows.extend(measure(&mut |case| runner.run(case), &plan, group, runs, 1, Some(args.seed))?);
         runner.forget();
+    }
+    if let Some(server) = &mut server {
+        let cases = server.cases(args, &plan.base);
+        // A warm-up turn costs minutes of restarts; each query's session warms up by itself.
+        rows.extend(measure(&mut |case| server.run(case), &plan, &cases, runs, 0, None)?);
+        server.stop()?;
+        check_answers(&rows)?;
     }
     let bars = bars::bars(&rows, &plan.base, BESIDE_POOL);
     print("\n")?;
@@ -80,7 +92,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
     let missed = bars.iter().filter(|b| !b.pass).count();
     let refused = rows.iter().filter(|r| r.refused.is_some()).count();
     let results = Results { facts, runs_of_each: runs, ceiling_of_direct_reads: best, base: plan.base, rows, bars };
-    output.write(&results)?;
+    output.write(&results, &warnings)?;
     if args.strict && missed + refused > 0 {
         return Err(Error::new(ErrorKind::Method, format!("{missed} bars missed, {refused} rows refused")));
     }
@@ -150,21 +162,35 @@ fn ceiling(args: &BenchArgs, data: &Data) -> Option<RawPoint> {
     }
 }
 
-/// Runs the rows of a group in turns, in another order each time; the first turn warms up and does not count.
-fn measure(runner: &mut Runner<'_>, plan: &Plan, group: &[Case], runs: u32, seed: u64) -> Result<Vec<Row>> {
+/// One run of a row.
+type Work<'w> = &'w mut dyn FnMut(&Case) -> std::result::Result<Run, Failure>;
+
+/// Runs the rows of a group in turns, with a seed in another order each time; the first turns warm up and do not count.
+fn measure(
+    work: Work<'_>,
+    plan: &Plan,
+    group: &[Case],
+    runs: u32,
+    warm_up: u32,
+    seed: Option<u64>,
+) -> Result<Vec<Row>> {
     struct Open<'c> {
         case: &'c Case,
         runs: Vec<Run>,
         refused: Option<String>,
     }
     let mut open: Vec<Open<'_>> = group.iter().map(|case| Open { case, runs: Vec::new(), refused: None }).collect();
-    let mut random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    for turn in 0..=runs {
-        for index in shuffled(open.len(), &mut random) {
+    let mut random = seed.map(|seed| seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    for turn in 0..runs + warm_up {
+        let order = match &mut random {
+            Some(random) => shuffled(open.len(), random),
+            None => (0..open.len()).collect(),
+        };
+        for index in order {
             let row = &mut open[index];
             if row.refused.is_none() {
-                match attempt(runner, row.case)? {
-                    Ok(run) if turn > 0 => row.runs.push(run),
+                match attempt(work, row.case)? {
+                    Ok(run) if turn >= warm_up => row.runs.push(run),
                     Ok(_) => {}
                     Err(why) => row.refused = Some(why),
                 }
@@ -182,11 +208,11 @@ fn measure(runner: &mut Runner<'_>, plan: &Plan, group: &[Case], runs: u32, seed
 }
 
 /// One run, again if something else on the machine spoiled the state of the cache meanwhile; or why there is none.
-fn attempt(runner: &mut Runner<'_>, case: &Case) -> Result<std::result::Result<Run, String>> {
+fn attempt(work: Work<'_>, case: &Case) -> Result<std::result::Result<Run, String>> {
     const ATTEMPTS: u32 = 3;
     let mut refused = String::new();
     for _ in 0..ATTEMPTS {
-        match runner.run(case) {
+        match work(case) {
             Ok(run) => return Ok(Ok(run)),
             Err(Failure::Refused(why)) => refused = why,
             Err(Failure::Error(error)) => {

@@ -1,6 +1,6 @@
 //! Files of results.
 
-use super::{Results, case::size, row::Row};
+use super::{Results, case::size, html, row::Row};
 use crate::say;
 use heapscan::{Error, ErrorKind, Result};
 use std::{
@@ -20,12 +20,13 @@ impl Output {
         Ok(Self { dir: dir.to_owned() })
     }
 
-    pub(super) fn write(&self, results: &Results) -> Result<()> {
+    pub(super) fn write(&self, results: &Results, warnings: &[String]) -> Result<()> {
         let json = serde_json::to_string_pretty(results)
             .map_err(|e| Error::new(ErrorKind::Io, format!("cannot make JSON: {e}")))?;
         self.file("results.json", &json)?;
         self.file("results.csv", &csv(&results.rows))?;
-        say(&format!("{}: results.csv, results.json", self.dir.display()));
+        self.file("report.html", &html::page(results, warnings))?;
+        say(&format!("{}: report.html, results.csv, results.json", self.dir.display()));
         Ok(())
     }
 
@@ -38,7 +39,7 @@ impl Output {
 /// A line for each run.
 fn csv(rows: &[Row]) -> String {
     let mut text = String::from(
-        "system,workload,state,access,io_method,io_combine_limit,effective_io_concurrency,io_workers,clients,shared_buffers,\
+        "system,workload,state,access,io_method,io_combine_limit,effective_io_concurrency,io_workers,clients,threads,shared_buffers,\
          run,refused,wall_seconds,user_seconds,system_seconds,bytes,operations,cached_before,cached_after,storage_bytes,hits,reads,\
          blocks_read,waits,submits,submit_nanos,wait_nanos,latency_p50_nanos,latency_p99_nanos,max_in_flight,peak_rss,answer\n",
     );
@@ -46,7 +47,7 @@ fn csv(rows: &[Row]) -> String {
         let case = &row.case;
         let workers = case.io_workers.map_or(String::new(), |n| n.to_string());
         let head = format!(
-            "{},{},{},{},{},{},{},{workers},{},{}",
+            "{},{},{},{},{},{},{},{workers},{},{},{}",
             field(&case.system),
             case.workload,
             case.state,
@@ -55,6 +56,7 @@ fn csv(rows: &[Row]) -> String {
             size(case.io_combine_limit),
             case.effective_io_concurrency,
             case.clients,
+            case.threads,
             size(case.shared_buffers)
         );
         if let Some(why) = &row.refused {
@@ -109,6 +111,6 @@ mod tests {
     fn fields_with_commas_are_quoted() {
         assert_eq!(field("a,b\"c"), "\"a,b\"\"c\"");
         assert_eq!(field("a b"), "a b");
-        assert_eq!(csv(&[]).matches(',').count(), 31);
+        assert_eq!(csv(&[]).matches(',').count(), 32);
     }
 }

@@ -6,7 +6,7 @@ use super::{
     ceilings,
     data::Data,
 };
-use heapscan::MethodName;
+use heapscan::{MethodName, pool::DEFAULT_IO_CONCURRENCY};
 use heapscan_io::RawPoint;
 
 pub(super) struct Plan {
@@ -16,7 +16,7 @@ pub(super) struct Plan {
     pub(super) groups: Vec<Vec<Case>>,
 }
 
-/// Lookups in flight, and their pool.
+/// Lookups in flight, and their pool at most.
 const LOOKUPS_IN_FLIGHT: u32 = 64;
 const LOOKUP_POOL: u64 = 8 << 20;
 
@@ -34,9 +34,10 @@ pub(super) fn plan(args: &BenchArgs, data: &Data, methods: &[MethodName], best: 
         access: Access::Direct,
         io_method: "sync".to_owned(),
         io_combine_limit: 128 << 10,
-        effective_io_concurrency: 32,
+        effective_io_concurrency: DEFAULT_IO_CONCURRENCY,
         io_workers: None,
         clients: 1,
+        threads: 1,
         shared_buffers: args.shared_buffers,
         huge_pages: args.huge_pages,
     };
@@ -44,7 +45,7 @@ pub(super) fn plan(args: &BenchArgs, data: &Data, methods: &[MethodName], best: 
     let make = Maker { args, base: &base, methods, workloads: &workloads };
     let mut groups = vec![
         make.cold_direct(best, fio),
-        make.cold_lookups(best.is_some(), fio),
+        make.cold_lookups(data, best.is_some(), fio),
         make.plain(State::Cold, Access::Buffered),
         make.warm(),
         make.warm_concurrent(data),
@@ -144,7 +145,7 @@ impl Maker<'_> {
             let scan = self.scan(Workload::Agg, method);
             // In a quick run only the limits that the bars of the project speak of.
             for &limit in args.io_combine_limits.iter().filter(|&&limit| !args.quick || limit <= 8 << 10) {
-                cases.push(Case { io_combine_limit: limit, ..scan.clone() });
+                cases.push(scan.with_combine_limit(limit));
             }
             if method != MethodName::Sync && !args.quick {
                 for &concurrency in &args.effective_io_concurrencies {
@@ -199,7 +200,7 @@ impl Maker<'_> {
     }
 
     /// Single blocks at random, many in flight, and what the device gives at best of them.
-    fn cold_lookups(&self, ring: bool, fio: bool) -> Vec<Case> {
+    fn cold_lookups(&self, data: &Data, ring: bool, fio: bool) -> Vec<Case> {
         let mut cases = Vec::new();
         if !self.has(Workload::Lookups) || !self.args.reads.contains(&Access::Direct) {
             return cases;
@@ -208,7 +209,7 @@ impl Maker<'_> {
         let usual = Case {
             effective_io_concurrency: LOOKUPS_IN_FLIGHT,
             io_combine_limit: 8 << 10,
-            shared_buffers: LOOKUP_POOL,
+            shared_buffers: (data.bytes() / 32).clamp(2 << 20, LOOKUP_POOL),
             ..self.base.clone()
         };
         let ceiling = |workload, system: &str| Case {

@@ -65,7 +65,7 @@ impl Row {
     /// The head of the table that [`line`](Self::line) makes.
     pub(super) fn header() -> String {
         format!(
-            "{:<15} {:<5} {:<8} {:<11} {:<25} {:<22} {:>6} {:>9} {:>7} {:>5} {:>8} {:>8} {:>5}",
+            "{:<15} {:<5} {:<8} {:<16} {:<27} {:<22} {:>6} {:>9} {:>7} {:>5} {:>8} {:>8} {:>5}",
             "workload",
             "state",
             "reads",
@@ -85,10 +85,13 @@ impl Row {
     pub(super) fn line(&self) -> String {
         let case = &self.case;
         let by = match case.workload {
-            w if w.is_ceiling() => case.system.as_str(),
-            _ => case.io_method.as_str(),
+            w if w.is_ceiling() => case.system.clone(),
+            _ if case.system != "heapscan" => {
+                format!("PG {} {}", case.system.trim_start_matches("postgres "), case.io_method)
+            }
+            _ => case.io_method.clone(),
         };
-        let head = format!("{:<15} {:<5} {:<8} {by:<11} {:<25}", case.workload, case.state, case.access, self.remark);
+        let head = format!("{:<15} {:<5} {:<8} {by:<16} {:<27}", case.workload, case.state, case.access, self.remark);
         if let Some(why) = &self.refused {
             return format!("{head} REFUSED: {why}");
         }

@@ -103,7 +103,13 @@ impl<'a> Runner<'a> {
     fn open(&self, case: &Case) -> Result<(Engine, Vec<Table>), Failure> {
         let engine = Engine::open(&self.data.pgdata, case.options(&self.base))?;
         let database = engine.database(self.data.database.as_deref())?;
-        let tables = self.data.targets(case).iter().map(|t| database.table(&t.table)).collect::<Result<_>>()?;
+        let targets = self.data.targets(case);
+        let clients = case.clients as usize;
+        // A handle for each scan: see `workload`.
+        let fresh = case.workload == Workload::SeqConcurrScans && case.state != State::Hot;
+        let count = if fresh { self.effort(case).rounds * clients } else { targets.len() };
+        let name = |index: usize| &targets[if fresh { index % clients % targets.len() } else { index }].table;
+        let tables = (0..count).map(|index| database.table(name(index))).collect::<Result<_>>()?;
         Ok((engine, tables))
     }
 
@@ -113,11 +119,23 @@ impl<'a> Runner<'a> {
 
     fn effort(&self, case: &Case) -> Effort {
         let hot = case.state == State::Hot;
-        let (lookups, concurrent_bytes) = match self.quick {
-            true => (if hot { 200_000 } else { 10_000 }, 128 << 20),
-            false => (if hot { 2_000_000 } else { 100_000 }, 2 << 30),
+        let lookups = match self.quick {
+            true => {
+                if hot {
+                    200_000
+                } else {
+                    10_000
+                }
+            }
+            false => {
+                if hot {
+                    2_000_000
+                } else {
+                    100_000
+                }
+            }
         };
-        Effort { lookups, concurrent_bytes, rows_a_page: self.data.rows_a_page }
+        Effort { lookups, rounds: self.data.rounds(case, self.quick), rows_a_page: self.data.rows_a_page }
     }
 
     /// A run that begins with a pool that has nothing of the table.
@@ -275,6 +293,7 @@ mod tests {
             effective_io_concurrency: 1,
             io_workers: None,
             clients: 1,
+            threads: 1,
             shared_buffers: 0,
             huge_pages: HugePages::Try,
         };

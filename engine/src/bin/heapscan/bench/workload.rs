@@ -1,7 +1,7 @@
 //! What is done with an engine and its tables.
 
 use super::{
-    case::{Case, Workload},
+    case::{Case, State, Workload},
     data::Data,
 };
 use heapscan::{
@@ -31,8 +31,8 @@ pub(super) struct Outcome {
 pub(super) struct Effort {
     /// Lookups of one client.
     pub(super) lookups: u64,
-    /// Bytes that the concurrent scans go through, all together, at least.
-    pub(super) concurrent_bytes: u64,
+    /// Scans of one client of the concurrent scans.
+    pub(super) rounds: usize,
     /// Rows of a page.
     pub(super) rows_a_page: u16,
 }
@@ -48,14 +48,16 @@ pub(super) fn run(case: &Case, engine: &Engine, tables: &[Table], data: &Data, e
             Outcome { io, bytes: scanned, operations: 1, answer: Some(rows.to_string()) }
         }
         Workload::SeqConcurrScans => {
-            let total: u64 = (0..case.clients as usize)
-                .map(|client| u64::from(tables[client % tables.len()].blocks()) * block_bytes)
-                .sum();
-            let rounds = effort.concurrent_bytes.div_ceil(total.max(1)).clamp(1, 64);
+            let clients = case.clients as usize;
             concurrently(case.clients, |client| {
-                let table = &tables[client % tables.len()];
                 let mut sum = Outcome::default();
-                for _ in 0..rounds {
+                for round in 0..effort.rounds {
+                    // From the pool: the same tables again. Else each scan has a handle of its own, whose blocks no other
+                    // one's are taken for.
+                    let table = match case.state {
+                        State::Hot => &tables[client % tables.len()],
+                        _ => &tables[round * clients + client],
+                    };
                     let (io, answer) = aggregate(table, &data.calls)?;
                     sum.add(&Outcome {
                         io,
