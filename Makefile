@@ -61,14 +61,6 @@ asan: setup
 	  CARGO_TARGET_DIR=target/asan $(CARGO) +nightly test --locked --target x86_64-unknown-linux-gnu -p heapscan \
 	  --test matrix -- --test-threads 2
 
-# The frame states, the pool and the methods under ThreadSanitizer. Needs a nightly toolchain with rust-src, because the
-# standard library has to be instrumented too. What the kernel writes is not seen: io_uring itself is left out.
-.PHONY: tsan
-tsan: setup
-	HEAPSCAN_SANITIZER=1 TSAN_OPTIONS=halt_on_error=1 RUSTFLAGS="-Zsanitizer=thread" CARGO_TARGET_DIR=target/tsan \
-	  $(CARGO) +nightly test --locked -Zbuild-std --target x86_64-unknown-linux-gnu -p heapscan-io --test reads --test workers \
-	  -- --test-threads 2
-
 .PHONY: numa-vm
 # Placement on real kernels with several nodes; installs QEMU when run as root. TOPOLOGIES chooses some.
 TOPOLOGIES ?= two four cxl memless gap

@@ -3,6 +3,7 @@
 #![deny(unsafe_code)]
 
 pub mod numa;
+pub mod shapes;
 
 use heapscan::{Engine, EngineOptions, MethodChoice, Table};
 use heapscan_fixtures::{Snapshot, pgbench};

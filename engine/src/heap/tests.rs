@@ -19,6 +19,7 @@ fn attribute(name: &str, len: i16, align: u8) -> Attribute {
         storage: b'p',
         not_null: false,
         dropped: false,
+        dimensions: 0,
         generated: 0,
         missing: None,
     }

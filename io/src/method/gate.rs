@@ -47,6 +47,7 @@ impl Gate {
     }
 
     /// Whether somebody sleeps here; a hint.
+    #[cfg_attr(not(feature = "io_uring"), expect(dead_code, reason = "only leaders of rings ask"))]
     pub(crate) fn has_waiters(&self) -> bool {
         self.waiters.load(Ordering::Relaxed) > 0
     }
