@@ -74,6 +74,7 @@ fn make(name: &'static str, columns: &[(i16, u8)], projection: Vec<usize>, fill:
         storage: b'p',
         not_null: false,
         dropped: false,
+        dimensions: 0,
         generated: 0,
         missing: None,
     });

@@ -7,7 +7,8 @@
 //! # Dangers
 //! - The files must not change while they are read. [`Engine::open`] refuses clusters that are not at rest.
 //! - WAL is never replayed: with [`EngineOptions::allow_unclean`] recent changes can be missing.
-//! - A row is only what the files say: values of virtual generated columns and of extension types are not there.
+//! - A row is only what the files say: values of virtual generated columns are not there, and of the types of most
+//!   extensions only bytes.
 //!
 //! ```no_run
 //! use heapscan::{Engine, EngineOptions};

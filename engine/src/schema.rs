@@ -26,6 +26,8 @@ pub struct Attribute {
     pub not_null: bool,
     /// `attisdropped`.
     pub dropped: bool,
+    /// `attndims`: dimensions that an array was declared with; values may have others. 0 when it is none.
+    pub dimensions: i16,
     /// `attgenerated`: 0, `s` (stored) or `v` (virtual: computed when read, the file holds no value).
     pub generated: u8,
     /// `attmissingval`'s element as it would lie in a tuple (fixed length: `len` bytes; varlena: with its header):
@@ -92,6 +94,20 @@ pub struct TypeInfo {
     pub output: u32,
 }
 
+/// `FirstNormalObjectId`: what users and extensions make has this oid or a larger one.
+pub const FIRST_NORMAL_OID: u32 = 16384;
+
+/// An output function that is not PostgreSQL's own (a row of `pg_proc`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OutputFunction {
+    /// `proname`.
+    pub name: String,
+    /// `prolang`: 12 internal, 13 C.
+    pub language: u32,
+    /// `probin`, the library; empty when there is none.
+    pub library: String,
+}
+
 /// The types of a database.
 #[derive(Clone, Debug, Default)]
 pub struct TypeCatalog {
@@ -108,6 +124,8 @@ pub struct TypeCatalog {
     /// Names of the objects that the reg* types print, already written as the server would print them
     /// (schema-qualified and quoted where it would, for the default `search_path`), by (reg type oid, object oid).
     pub reg_names: FxHashMap<(u32, u32), String>,
+    /// Output functions of extensions' types, by oid.
+    pub output_functions: FxHashMap<u32, OutputFunction>,
     /// PostgreSQL major version: some text forms differ between versions.
     pub major_version: u32,
 }

@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn block_numbers_go_on_through_the_segments() {
+    fn h2_block_numbers_go_on_through_the_segments() {
         let (_folder, base) = relation(&[Some(2048), Some(2048), Some(1024)]);
         let fork = RelationFork::open(&base, BLOCK, 2, OpenFileOptions::default()).expect("a good relation");
         assert_eq!((fork.blocks(), fork.fragment()), (5, 0));

@@ -150,7 +150,7 @@ DELETE FROM h WHERE k % 11 = 0;
 "#;
 
 #[test]
-fn x_partitions_are_scanned_in_the_servers_order() {
+fn r6_partitions_are_scanned_in_the_servers_order() {
     let installed: Vec<_> =
         TEMPLATE_VERSIONS.into_iter().filter_map(|major| Some((major, server::find_bin(major)?))).collect();
     if installed.is_empty() {

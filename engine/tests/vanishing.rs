@@ -69,7 +69,7 @@ fn accounts_file(made: &Generated) -> (PathBuf, Vec<u8>) {
 }
 
 #[test]
-fn a_truncated_file_says_which_blocks_are_gone() {
+fn h26_a_truncated_file_says_which_blocks_are_gone() {
     let (_dir, made) = own_cluster(1);
     let (path, bytes) = accounts_file(&made);
     for method in methods() {

@@ -412,7 +412,7 @@ impl Database {
     }
 }
 
-const ATTRIBUTE_COLUMNS: [&str; 14] = [
+const ATTRIBUTE_COLUMNS: [&str; 15] = [
     "attrelid",
     "attname",
     "atttypid",
@@ -427,6 +427,7 @@ const ATTRIBUTE_COLUMNS: [&str; 14] = [
     "attgenerated",
     "attisdropped",
     "attmissingval",
+    "attndims",
 ];
 
 fn parse_attribute(row: &Row<'_>) -> Result<Attribute> {
@@ -460,6 +461,8 @@ fn parse_attribute(row: &Row<'_>) -> Result<Attribute> {
         storage,
         not_null: row.bool(9)?,
         dropped,
+        // An int4 before PostgreSQL 16.
+        dimensions: row.i16(14).or_else(|_| row.i32(14).map(|n| i16::try_from(n).unwrap_or(i16::MAX)))?,
         generated: row.char(11)?,
         missing,
     })

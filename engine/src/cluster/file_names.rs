@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_else() {
+    fn h11_everything_else() {
         for name in [
             "",
             "0",

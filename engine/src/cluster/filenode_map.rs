@@ -30,14 +30,23 @@ impl FilenodeMap {
         let bytes = read_small_file(&path, LARGE_SIZE as u64 + 1)?
             .ok_or_else(|| Error::new(ErrorKind::Corrupt, "there is no such file").with_path(&path))?;
         match Self::parse(&bytes, major_version) {
-            Ok(mappings) => Ok(Self { path, mappings }),
-            Err(message) => Err(Error::new(ErrorKind::Corrupt, message)
+            Ok(map) => Ok(Self { path, ..map }),
+            Err(error) => Err(error
                 .with_path(path)
                 .with_hint("without it no relation can be found by name; restore the file from a backup")),
         }
     }
 
-    fn parse(bytes: &[u8], major_version: u32) -> Result<Vec<(u32, u32)>, String> {
+    /// Checks and takes apart the contents of the file.
+    ///
+    /// # Errors
+    /// `Corrupt` as [`read`](Self::read), without the path.
+    pub fn parse(bytes: &[u8], major_version: u32) -> Result<Self> {
+        let mappings = Self::mappings_of(bytes, major_version).map_err(|what| Error::new(ErrorKind::Corrupt, what))?;
+        Ok(Self { path: PathBuf::new(), mappings })
+    }
+
+    fn mappings_of(bytes: &[u8], major_version: u32) -> Result<Vec<(u32, u32)>, String> {
         let (slots, size) = if major_version >= 16 { (64, LARGE_SIZE) } else { (62, SMALL_SIZE) };
         let crc_at = 8 + slots * 8;
         let word = |at| u32_at(bytes, at).ok_or_else(|| format!("is truncated: {} of {size} bytes", bytes.len()));
@@ -122,7 +131,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn damage_is_noticed() {
+    fn h14_damage_is_noticed() {
         let good = map_bytes(15, &[(1259, 16_400), (1249, 1249)]);
         for at in 0..508 {
             let mut bytes = good.clone();

@@ -65,6 +65,7 @@ fn parse_columns(columns: &str, name_data_len: u32) -> Option<RowLayout> {
                 storage: if len == -1 { b'x' } else { b'p' },
                 not_null: flags.get(1) == Some(&b't'),
                 dropped: false,
+                dimensions: 0,
                 generated: 0,
                 missing: None,
             })

@@ -3,7 +3,7 @@
 use super::{Database, database::assemble, layouts::alignment, reader::Row, reg_names};
 use crate::{
     Error, ErrorKind, Result,
-    schema::{RowLayout, TypeCatalog, TypeInfo, TypeKind},
+    schema::{FIRST_NORMAL_OID, OutputFunction, RowLayout, TypeCatalog, TypeInfo, TypeKind},
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -38,6 +38,7 @@ impl Database {
         let relations: FxHashSet<u32> = catalog.types.values().map(|t| t.relation).filter(|&r| r != 0).collect();
         self.read_composites(&mut catalog, &relations)?;
         self.read_enum_labels(&mut catalog, |_| true)?;
+        self.read_output_functions(&mut catalog, |_| true)?;
         reg_names::read(self, &mut catalog, &reg_names::REG_TYPES.into_iter().collect())?;
         Ok(catalog)
     }
@@ -57,6 +58,7 @@ impl Database {
             relations.retain(|relation| loaded.insert(*relation));
             if relations.is_empty() {
                 self.read_enum_labels(&mut catalog, |oid| reached.contains(&oid))?;
+                self.read_output_functions(&mut catalog, |oid| reached.contains(&oid))?;
                 reached.retain(|oid| reg_names::REG_TYPES.contains(oid));
                 reg_names::read(self, &mut catalog, &reached)?;
                 return Ok(catalog);
@@ -134,6 +136,26 @@ impl Database {
                 catalog.composites.entry(relation).or_default();
             }
         }
+        Ok(())
+    }
+
+    /// The functions that print the wanted types and came with extensions; `pg_proc` is not read when there are none.
+    fn read_output_functions(&self, catalog: &mut TypeCatalog, wanted: impl Fn(u32) -> bool) -> Result<()> {
+        let foreign = catalog.types.values().filter(|t| t.output >= FIRST_NORMAL_OID && wanted(t.oid));
+        let functions: FxHashSet<u32> = foreign.map(|t| t.output).collect();
+        if functions.is_empty() {
+            return Ok(());
+        }
+        let mut found = FxHashMap::default();
+        self.catalog("pg_proc")?.read(&*self.reader, &["oid", "proname", "prolang", "probin"], |row| {
+            let oid = row.u32(0)?;
+            if functions.contains(&oid) {
+                let library = String::from_utf8_lossy(row.bytes(3).unwrap_or_default()).into_owned();
+                found.insert(oid, OutputFunction { name: row.name(1)?, language: row.u32(2)?, library });
+            }
+            Ok(())
+        })?;
+        catalog.output_functions = found;
         Ok(())
     }
 

@@ -19,6 +19,7 @@ fn attribute(name: &str, len: i16, align: u8) -> Attribute {
         storage: b'p',
         not_null: false,
         dropped: false,
+        dimensions: 0,
         generated: 0,
         missing: None,
     }
@@ -48,7 +49,7 @@ fn row(natts: u16, data: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn new_pages_are_all_zero_and_nothing_else() {
+fn h4_new_pages_are_all_zero_and_nothing_else() {
     let mut page = vec![0; BLOCK_SIZE];
     for mode in [VerifyMode::Checksum, VerifyMode::Structure] {
         assert!(matches!(ValidPage::check(&page, 7, mode), Ok(PageCheck::New)));
@@ -219,7 +220,7 @@ fn deform_one(layout: &RowLayout, projection: &[usize], tuple: Vec<u8>) -> crate
 }
 
 #[test]
-fn alignment_padding_and_short_headers() {
+fn h17_alignment_padding_and_short_headers() {
     // bool, int8, text, int2, text, text, int4
     let layout = layout(&[(1, 1), (8, 8), (-1, 4), (2, 2), (-1, 4), (-1, 4), (4, 4)]);
     let mut data = vec![1, 0, 0, 0, 0, 0, 0, 0];
@@ -286,7 +287,7 @@ fn nulls_take_no_space_whatever_their_place() {
 }
 
 #[test]
-fn rows_older_than_their_columns() {
+fn h16_rows_older_than_their_columns() {
     let mut columns = layout(&[(4, 4), (4, 4), (-1, 4), (4, 4)]);
     columns.attributes[1].missing = Some(42u32.to_le_bytes().to_vec());
     columns.attributes[2].missing = Some(long(b"m"));
@@ -298,7 +299,7 @@ fn rows_older_than_their_columns() {
 }
 
 #[test]
-fn dropped_columns_are_stepped_over() {
+fn h15_dropped_columns_are_stepped_over() {
     let mut columns = layout(&[(1, 1), (8, 8), (-1, 4), (2, 2)]);
     columns.attributes[1].dropped = true;
     columns.attributes[2].dropped = true;
@@ -532,7 +533,7 @@ proptest! {
 
     /// The pass that finds no reason and the one that looks for it agree.
     #[test]
-    fn every_bad_line_pointer_has_a_reason(word in any::<u32>(), hoff in any::<u8>(), natts in any::<u16>()) {
+    fn h28_every_bad_line_pointer_has_a_reason(word in any::<u32>(), hoff in any::<u8>(), natts in any::<u16>()) {
         let mut bytes = mixed_page();
         bytes[28..32].copy_from_slice(&word.to_le_bytes());
         let at = (word & 0x7fff) as usize;

@@ -111,14 +111,19 @@ impl TableContext {
         Ok(found)
     }
 
-    pub(crate) fn check_stored(&self, index: usize) -> Result<()> {
+    /// Whether the file holds the values of the attribute: not those of virtual generated columns.
+    pub(crate) fn is_stored(&self, index: usize) -> bool {
+        self.info.layout.attributes[index].generated != b'v'
+    }
+
+    fn check_stored(&self, index: usize) -> Result<()> {
         let attribute = &self.info.layout.attributes[index];
-        if attribute.generated == b'v' {
+        if !self.is_stored(index) {
             return Err(Error::new(
                 ErrorKind::Unsupported,
                 format!("column {} is a virtual generated column: the file does not hold its values", attribute.name),
             )
-            .with_hint("leave it out with --columns"));
+            .with_hint("leave it out: it is computed from other columns"));
         }
         Ok(())
     }

@@ -95,7 +95,8 @@ impl ScanBuilder {
         }
     }
 
-    /// Only these columns, in this order; a name may come twice. Names are taken as they are, without folding.
+    /// Only these columns, in this order; a name may come twice. Names are taken as they are, without folding. Without
+    /// this: all columns but virtual generated ones, which no file holds (`COPY` leaves generated columns out too).
     ///
     /// System columns can be among them: `ctid`, `xmin`, `xmax`, `cmin`, `cmax`, `tableoid` as the server has them, and
     /// `t_ctid`, `t_infomask`, `t_infomask2`, `t_field3` as `heap_page_items` of the extension `pageinspect` has them.
@@ -152,8 +153,32 @@ impl ScanBuilder {
     fn attributes(&self) -> Result<Vec<usize>> {
         match &self.columns {
             Some(names) => names.iter().map(|name| self.context.attribute_or_system(name)).collect(),
-            None => self.context.live().map(|index| self.context.check_stored(index).map(|()| index)).collect(),
+            None => Ok(self.context.live().filter(|&index| self.context.is_stored(index)).collect()),
         }
+    }
+
+    /// What a reader of the rows should know: columns that are left out because no file holds them, and columns of which
+    /// only the bytes are known. Empty for nearly all tables.
+    pub fn notes(&self) -> Vec<String> {
+        let Ok(columns) = self.attributes() else { return Vec::new() };
+        let mut notes = Vec::new();
+        if self.columns.is_none() {
+            for index in self.context.live().filter(|&index| !self.context.is_stored(index)) {
+                let name = &self.context.info.layout.attributes[index].name;
+                notes.push(format!("column {name} is left out: virtual generated columns are not stored"));
+            }
+        }
+        for index in columns {
+            let attribute = self.context.attribute_at(index);
+            let output = TypeOutput::new(attribute.type_oid, attribute.typmod, &self.context.types);
+            if output.is_ok_and(|output| output.is_raw()) {
+                let Column { name, type_name, .. } = self.context.column(index);
+                notes.push(format!(
+                    "column {name} has the extension type {type_name}: its bytes are printed as stored, in hexadecimal"
+                ));
+            }
+        }
+        notes
     }
 }
 

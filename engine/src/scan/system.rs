@@ -33,6 +33,7 @@ static ATTRIBUTES: LazyLock<Vec<Attribute>> = LazyLock::new(|| {
         storage: b'p',
         not_null: true,
         dropped: false,
+        dimensions: 0,
         generated: 0,
         missing: None,
     };

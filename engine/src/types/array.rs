@@ -125,6 +125,44 @@ impl ArrayForm {
     }
 }
 
+/// The values of an array that is a list: at most one dimension, and that counted from 1.
+#[cfg(feature = "arrow")]
+pub(crate) struct ListValues {
+    /// Oid of the element type, as the array's header has it; 0 for empty arrays without one.
+    pub(crate) element_oid: u32,
+    /// Where in the payload each value lies, varlenas with their headers; `None` is NULL.
+    pub(crate) values: Vec<Option<std::ops::Range<usize>>>,
+}
+
+/// Takes an array apart; `None`: it is no list. `len` and `align` are those of the element type.
+#[cfg(feature = "arrow")]
+pub(crate) fn list_values(payload: &[u8], len: i16, align: u8) -> Result<Option<ListValues>, &'static str> {
+    split(payload, len, align).map_err(|bad| bad.what)
+}
+
+#[cfg(feature = "arrow")]
+fn split(payload: &[u8], len: i16, align: u8) -> Result<Option<ListValues>, Bad> {
+    let header = Header::parse(payload)?;
+    if header.dimensions > 1 || header.dimensions == 1 && header.lower[0] != 1 {
+        return Ok(None);
+    }
+    let physical = Physical { len, align };
+    let mut values = Vec::with_capacity(header.items.min(payload.len()));
+    let mut at = header.data;
+    for item in 0..header.items {
+        if header.is_null(payload, item) {
+            values.push(None);
+            continue;
+        }
+        let start = align_up(at.saturating_add(HEADER), align) - HEADER;
+        let (value, end) = physical.value(payload, start, HEADER)?;
+        // A C string's zero byte belongs to no value.
+        values.push(Some(if len == -2 { start..start + value.len() } else { start..end }));
+        at = end;
+    }
+    Ok(Some(ListValues { element_oid: header.element_oid, values }))
+}
+
 /// How many innermost dimensions end before element `item`.
 fn ended(lengths: &[usize], item: usize) -> usize {
     let mut size = 1;

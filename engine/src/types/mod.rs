@@ -11,6 +11,7 @@ mod composite;
 pub mod copy;
 mod datetime;
 mod digits;
+mod extension;
 mod float;
 mod geometric;
 mod interval;
@@ -27,6 +28,8 @@ mod resolve;
 mod tests;
 mod textsearch;
 
+#[cfg(feature = "arrow")]
+pub(crate) use array::{ListValues, list_values};
 pub(crate) use numeric::Numeric;
 
 use crate::{
@@ -89,6 +92,11 @@ enum Form {
     Uuid,
     Json,
     Jsonb,
+    Hstore,
+    Ltree,
+    Cube,
+    /// An extension's type of which only the bytes are known: printed as `bytea` is.
+    Raw,
     Jsonpath {
         major: u32,
     },
@@ -129,8 +137,8 @@ impl TypeOutput {
     /// values were brought to their typmod when they were stored.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] for types whose output function is not one of PostgreSQL's own (extensions) or that
-    /// cannot be in a table, and when `catalog` lacks the type.
+    /// [`ErrorKind::Unsupported`] for types that cannot be in a table, and when `catalog` lacks the type. Of extensions'
+    /// types that heapscan does not know, the bytes are printed: see [`is_raw`](Self::is_raw).
     pub fn new(type_oid: u32, typmod: i32, catalog: &TypeCatalog) -> Result<Self> {
         let _ = typmod;
         let mut resolver = resolve::Resolver::new(catalog);
@@ -161,6 +169,11 @@ impl TypeOutput {
                 None => format!("value of type {}: {what}", self.name),
             },
         )
+    }
+
+    /// Whether only the value's bytes are known, which are then printed as `bytea` is: the type is an extension's.
+    pub fn is_raw(&self) -> bool {
+        matches!(self.form, Form::Raw)
     }
 
     /// Whether the text is the payload as it is.
@@ -269,6 +282,13 @@ impl Form {
             Self::Record(record) => record.write(payload, out),
             Self::Range(range) => range.write(payload, out),
             Self::Multirange(range) => range.write_multi(payload, out),
+            Self::Hstore => extension::hstore(payload, out),
+            Self::Ltree => extension::ltree(payload, out),
+            Self::Cube => extension::cube(payload, out),
+            Self::Raw => {
+                extension::raw(payload, out);
+                Ok(())
+            }
             Self::Tid => {
                 misc::tid(exactly(payload)?, out);
                 Ok(())

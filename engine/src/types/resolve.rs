@@ -4,6 +4,7 @@ use super::{
     Form,
     array::ArrayForm,
     composite::{Field, RecordForm},
+    extension::{self, Known},
     geometric::Shape,
     nested::Physical,
     range::RangeForm,
@@ -11,7 +12,7 @@ use super::{
 };
 use crate::{
     error::{Error, ErrorKind, Result},
-    schema::{TypeCatalog, TypeInfo},
+    schema::{FIRST_NORMAL_OID, TypeCatalog, TypeInfo, TypeKind},
 };
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
@@ -46,6 +47,18 @@ fn unsupported(info: &TypeInfo, why: &str) -> Error {
 impl<'a> Resolver<'a> {
     pub(super) fn new(catalog: &'a TypeCatalog) -> Self {
         Self { catalog, depth: 0, forms: 0, labels: None, names: FxHashMap::default(), any: Any::No }
+    }
+
+    /// The form of a type whose output function is not one of PostgreSQL's own.
+    fn of_extension(&self, info: &TypeInfo) -> Result<Form> {
+        match self.catalog.output_functions.get(&info.output).and_then(extension::known) {
+            Some(Known::Text) => Ok(Form::Text),
+            Some(Known::Hstore) => Ok(Form::Hstore),
+            Some(Known::Ltree) => Ok(Form::Ltree),
+            Some(Known::Cube) => Ok(Form::Cube),
+            None if info.kind == TypeKind::Base && info.output >= FIRST_NORMAL_OID => Ok(Form::Raw),
+            None => Err(unsupported(info, "its output function is not one that heapscan knows")),
+        }
     }
 
     /// The row of `pg_type`.
@@ -86,7 +99,7 @@ impl<'a> Resolver<'a> {
             4232 => Form::Multirange(Box::new(self.multirange(info)?)),
             output => match simple(output) {
                 Some(form) => form,
-                None => return Err(unsupported(info, "its output function is not one that heapscan knows")),
+                None => self.of_extension(info)?,
             },
         })
     }

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     error::ErrorKind,
-    schema::{Attribute, RowLayout, TypeCatalog, TypeInfo, TypeKind},
+    schema::{Attribute, OutputFunction, RowLayout, TypeCatalog, TypeInfo, TypeKind},
 };
 use proptest::prelude::*;
 
@@ -36,6 +36,7 @@ fn attribute(catalog: &TypeCatalog, number: i16, type_oid: u32) -> Attribute {
         storage: b'x',
         not_null: false,
         dropped: false,
+        dimensions: 0,
         generated: 0,
         missing: None,
     }
@@ -341,9 +342,22 @@ fn statistics_of_any_type() {
 }
 
 #[test]
+fn of_unknown_extensions_the_bytes_are_printed() {
+    let catalog = catalog(15);
+    let output = TypeOutput::new(FOREIGN, -1, &catalog).expect("an output");
+    assert!(output.is_raw());
+    assert_eq!(text(FOREIGN, &catalog, &[0, 0xab]), "\\x00ab");
+    let mut known = catalog.clone();
+    let function = OutputFunction { name: "hstore_out".to_owned(), language: 13, library: "$libdir/hstore".to_owned() };
+    known.output_functions.insert(known.types[&FOREIGN].output, function);
+    assert!(!TypeOutput::new(FOREIGN, -1, &known).expect("an output").is_raw());
+    assert_eq!(text(FOREIGN, &known, &[0, 0, 0, 0x80]), "");
+}
+
+#[test]
 fn what_cannot_be_printed_is_said_by_name() {
     let catalog = catalog(15);
-    for (oid, part) in [(FOREIGN, "public.hstore"), (99_999, "99999"), (LOOP, "public.loop"), (2281, "internal")] {
+    for (oid, part) in [(99_999, "99999"), (LOOP, "public.loop"), (2281, "internal")] {
         let error = TypeOutput::new(oid, -1, &catalog).expect_err("unsupported");
         assert_eq!(error.kind(), ErrorKind::Unsupported);
         assert!(error.to_string().contains(part), "{error}");

@@ -172,7 +172,7 @@ fn deleters_and_lockers() {
 }
 
 #[test]
-fn multixacts() {
+fn h23_multixacts() {
     use Status::*;
     let dir = cluster();
     let log = open(&dir);
@@ -241,7 +241,7 @@ fn rows_moved_by_an_ancient_vacuum_full() {
 }
 
 #[test]
-fn ids_are_compared_on_a_circle() {
+fn h24_ids_are_compared_on_a_circle() {
     let dir = tempfile::tempdir().unwrap();
     let at = 4_294_967_290u32;
     let mut high = vec![0; 32 * BLOCK as usize];
@@ -268,7 +268,7 @@ fn ids_are_compared_on_a_circle() {
 }
 
 #[test]
-fn incomplete_status_files_are_errors() {
+fn h22_incomplete_status_files_are_errors() {
     let dir = cluster();
     write(dir.path(), "pg_xact/0000", &[0; 25]);
     let log = open(&dir);

@@ -51,6 +51,80 @@ pub(crate) enum RowFormat {
     Csv,
     /// One JSON object a line
     Json,
+    /// An Arrow IPC stream
+    Arrow,
+    /// A Parquet file
+    Parquet,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Compression {
+    None,
+    Snappy,
+    Zstd,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ArrayForm {
+    /// Lists; an array that is none (several dimensions, another lower bound) is an error
+    List,
+    /// Text, as the server prints it
+    Text,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum SpecialForm {
+    Error,
+    Null,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum InfinityForm {
+    Error,
+    Null,
+    Saturate,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum TextForm {
+    /// UTF-8, converted from the database's encoding
+    Utf8,
+    /// The bytes, unchecked
+    Binary,
+}
+
+/// For `--format arrow` and `--format parquet`.
+#[derive(Args)]
+#[command(next_help_heading = "Arrow and Parquet options")]
+pub(crate) struct ColumnarArgs {
+    /// Compression [default: none for arrow, zstd for parquet]
+    #[arg(long, value_enum, value_name = "CODEC")]
+    pub(crate) compression: Option<Compression>,
+    /// Rows of a batch at most
+    #[arg(long, default_value_t = 8192, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_048_576))]
+    pub(crate) batch_rows: u32,
+    /// Arrays
+    #[arg(long, value_enum, default_value = "text", value_name = "FORM")]
+    pub(crate) arrays: ArrayForm,
+    /// numeric without precision, or of more than 76 digits: text, decimal(P,S) (what does not fit is an error), or float
+    /// (digits are lost) [default: text]
+    #[arg(long, value_name = "FORM", value_parser = crate::columnar::numeric)]
+    pub(crate) numeric: Option<heapscan::arrow::NumericPolicy>,
+    /// NaN and infinity in numeric columns that become decimals
+    #[arg(long, value_enum, default_value = "error", value_name = "POLICY")]
+    pub(crate) numeric_special: SpecialForm,
+    /// Infinite (and for the Arrow type too large) dates and timestamps
+    #[arg(long, value_enum, default_value = "error", value_name = "POLICY")]
+    pub(crate) infinity: InfinityForm,
+    /// Timestamps in nanoseconds instead of microseconds
+    #[arg(long)]
+    pub(crate) nanoseconds: bool,
+    /// Text columns
+    #[arg(long, value_enum, default_value = "utf8", value_name = "FORM")]
+    pub(crate) text: TextForm,
+    /// Refuse columns whose type has no known text form, instead of giving their bytes
+    #[arg(long)]
+    pub(crate) strict: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -226,6 +300,8 @@ pub(crate) struct ScanArgs {
     /// Output format
     #[arg(long, default_value = "text", value_enum)]
     pub(crate) format: RowFormat,
+    #[command(flatten)]
+    pub(crate) columnar: ColumnarArgs,
     /// Write to this file instead of standard output
     #[arg(long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,

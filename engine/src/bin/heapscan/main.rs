@@ -4,6 +4,7 @@
 
 mod args;
 mod bench;
+mod columnar;
 mod generate;
 mod ls;
 mod methods;

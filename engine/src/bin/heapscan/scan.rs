@@ -1,7 +1,7 @@
 //! `heapscan scan`
 
 use crate::{
-    args, open_for,
+    args, columnar, open_for,
     output::{Output, check_output},
     report, say,
 };
@@ -18,6 +18,9 @@ use std::{
 
 pub(crate) fn run(args: &args::ScanArgs) -> Result<()> {
     let calls = args.agg.as_deref().map(aggregate::parse).transpose()?;
+    if let Some(kind) = columnar::Kind::of(args.format) {
+        check_columnar(kind, args)?;
+    }
     let columns = args.columns.as_deref().map(aggregate::parse_columns).transpose()?;
     let filter = args.filter.as_deref().map(Predicate::parse).transpose()?;
     let began = report::Clock::start();
@@ -45,6 +48,11 @@ pub(crate) fn run(args: &args::ScanArgs) -> Result<()> {
     }
     if let Some(limit) = args.limit {
         scan = scan.limit(limit);
+    }
+    if calls.is_none() {
+        for note in scan.notes() {
+            say(&format!("heapscan: warning: {note}"));
+        }
     }
     let progress = progress_bar(&table, args);
     let result = match &calls {
@@ -97,17 +105,38 @@ fn damage_report(engine: &Engine, table: &Table, args: &args::ScanArgs) -> Resul
 }
 
 fn rows(scan: ScanBuilder, args: &args::ScanArgs, progress: &ProgressBar) -> Result<ScanStats> {
+    let mut out = Output::new(args.output.as_deref());
+    if let Some(kind) = columnar::Kind::of(args.format) {
+        let mut done = |pages| progress.set_position(pages);
+        let stats = columnar::write(scan, kind, &args.columnar, &mut out, &mut done).map_err(|e| in_output(e, args))?;
+        out.finish().map_err(|e| write_error(e, args))?;
+        return Ok(stats);
+    }
     let format = match args.format {
-        args::RowFormat::Text => RowFormat::Text,
         args::RowFormat::Csv => RowFormat::Csv,
         args::RowFormat::Json => RowFormat::Json,
+        _ => RowFormat::Text,
     };
-    let mut out = Output::new(args.output.as_deref());
     let stats = scan
         .write_rows_with(format, &mut out, &mut |pages| progress.set_position(pages))
         .map_err(|e| in_output(e, args))?;
     out.finish().map_err(|e| write_error(e, args))?;
     Ok(stats)
+}
+
+/// What has no sense for the binary formats.
+fn check_columnar(kind: columnar::Kind, args: &args::ScanArgs) -> Result<()> {
+    let name = if kind == columnar::Kind::Arrow { "arrow" } else { "parquet" };
+    let usage = |message: &str, hint: &str| {
+        Err(Error::new(ErrorKind::Usage, format!("--format {name}: {message}")).with_hint(hint))
+    };
+    if args.agg.is_some() {
+        return usage("aggregates have no such form", "use text, csv or json with --agg");
+    }
+    if args.output.is_none() && io::stdout().is_terminal() {
+        return usage("standard output is a terminal", "name a file with --output, or redirect");
+    }
+    Ok(())
 }
 
 fn aggregates(
@@ -147,7 +176,8 @@ fn aggregates(
                 copy::csv_field(value.as_deref().map(str::as_bytes), single, &mut line);
             }
         }
-        args::RowFormat::Json => {
+        // Arrow and Parquet were refused before.
+        args::RowFormat::Json | args::RowFormat::Arrow | args::RowFormat::Parquet => {
             // Numbers stay texts here: a sum can have more digits than a JSON reader keeps.
             line.push(b'{');
             for (i, (call, value)) in calls.iter().zip(&result.values).enumerate() {

@@ -72,7 +72,7 @@ fn every_release_is_read() {
 }
 
 #[test]
-fn other_block_sizes_are_read_and_impossible_ones_refused() {
+fn h1_other_block_sizes_are_read_and_impossible_ones_refused() {
     for (block_size, blocks_per_segment) in [(4096, 1), (16_384, 65_536), (32_768, 128), (1024, u32::MAX)] {
         let bytes = Writer::release(15).u32(216, block_size).u32(220, blocks_per_segment).u32(240, 996).finish();
         let control = ControlFile::parse(&bytes).expect("a good file");
@@ -115,7 +115,7 @@ fn truncated_files_are_refused() {
 }
 
 #[test]
-fn other_versions_are_refused_by_name() {
+fn h30_other_versions_are_refused_by_name() {
     for (version, name) in
         [(942, "9.4 or 9.5"), (1002, "PostgreSQL 10"), (1100, "PostgreSQL 11"), (1900, "later than PostgreSQL 18")]
     {
@@ -130,7 +130,7 @@ fn other_versions_are_refused_by_name() {
 }
 
 #[test]
-fn foreign_machines_are_refused() {
+fn h29_foreign_machines_are_refused() {
     for version in [1201u32, 1300, 1700, 1800, 960] {
         let (kind, message) = error_of(&Writer::new(version.swap_bytes(), 1).finish());
         assert_eq!(kind, ErrorKind::Unsupported);
@@ -161,7 +161,7 @@ fn states_have_the_names_of_pg_controldata() {
 }
 
 #[test]
-fn checksum_versions() {
+fn h7_checksum_versions() {
     let read = |version| ControlFile::parse(&Writer::release(17).u32(252, version).finish()).map(|c| c.checksums);
     assert_eq!(read(0).expect("off"), ChecksumState::Off);
     assert_eq!(read(1).expect("on"), ChecksumState::On);

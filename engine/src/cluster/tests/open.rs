@@ -87,7 +87,7 @@ fn the_lock_file_of_a_dead_server_can() {
 }
 
 #[test]
-fn unclean_clusters_are_refused_with_a_recipe() {
+fn h25_unclean_clusters_are_refused_with_a_recipe() {
     for state in [0, 3, 4, 5, 6] {
         let fake = FakeCluster::new();
         fake.set_control(|control| control.u32(16, state));
@@ -128,7 +128,7 @@ fn checksums_that_are_being_switched_are_named() {
 }
 
 #[test]
-fn encrypted_clusters_are_recognised() {
+fn h9_encrypted_clusters_are_recognised() {
     for file in ["pg_tde/5_keys", "pg_encryption/key.bin", "base/16384/pg_tde.map"] {
         let fake = FakeCluster::new();
         let folder = Path::new(file).parent().expect("a folder");

@@ -12,7 +12,7 @@ fn refusal(database: &Database, name: &str) -> (ErrorKind, String) {
 }
 
 #[test]
-fn tables_are_found_by_name_and_oid_but_never_by_file() {
+fn h14_tables_are_found_by_name_and_oid_but_never_by_file() {
     let fake = FakeCluster::new();
     fake.add_namespace(17_000, "Other Schema");
     fake.add_class(&FakeClass { filenode: 20_001, ..FakeClass::table(16_390, "rewritten") });
@@ -125,7 +125,7 @@ fn catalogs_of_another_product_are_refused() {
 }
 
 #[test]
-fn what_has_no_rows_says_so() {
+fn h31_what_has_no_rows_says_so() {
     let fake = FakeCluster::new();
     for (oid, name, kind) in
         [(1, "v", b'v'), (2, "i", b'i'), (3, "pi", b'I'), (4, "f", b'f'), (5, "c", b'c'), (6, "seq", b'S')]
@@ -192,7 +192,7 @@ fn unlogged_tables_are_empty_after_a_crash() {
 }
 
 #[test]
-fn tablespaces() {
+fn h13_tablespaces() {
     let fake = FakeCluster::new();
     let outside = tempfile::tempdir().expect("a folder");
     let version = "PG_15_202209061";

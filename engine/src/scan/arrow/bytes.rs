@@ -1,6 +1,9 @@
 //! Columns of variable length: text and bytes, copied or printed into one buffer with offsets.
 
-use super::cells::Cells;
+use super::{
+    cells::Cells,
+    encoding::{self, Decoder},
+};
 use crate::{
     Error, ErrorKind, Result,
     heap::{Detoaster, Varlena},
@@ -32,7 +35,9 @@ pub(super) enum Check {
     Nothing,
     /// The database's encoding is UTF-8.
     Utf8,
-    /// The database has another encoding, with this number, of which ASCII is a part.
+    /// The database has another encoding, with this number, from which the text is converted.
+    Convert(i32, Decoder),
+    /// The database has an encoding, with this number, that cannot be converted, but ASCII is a part of it.
     Ascii(i32),
 }
 
@@ -59,13 +64,19 @@ impl Bytes {
         matches!(self.source, Source::Printed(_))
     }
 
+    /// How much longer text can become when it is converted.
+    fn growth(&self) -> usize {
+        if matches!(self.check, Check::Convert(..)) { 3 } else { 1 }
+    }
+
     /// Adds the length of each value to `sizes`, as far as it is known before.
     pub(super) fn add_sizes(&self, cells: &Cells<'_>, sizes: &mut [usize]) -> Result<()> {
+        let growth = self.growth();
         match self.source {
             Source::Varlena => cells.each(
                 |row, raw| {
                     sizes[row] += match raw {
-                        Some(raw) => content_length(raw).map_err(|e| cells.at(row, e))?,
+                        Some(raw) => content_length(raw).map_err(|e| cells.at(row, e))?.saturating_mul(growth),
                         None => 0,
                     };
                     Ok(())
@@ -74,7 +85,7 @@ impl Bytes {
             ),
             Source::Plain | Source::Name => cells.each(
                 |row, raw| {
-                    sizes[row] += raw.map_or(0, <[u8]>::len);
+                    sizes[row] += raw.map_or(0, <[u8]>::len) * growth;
                     Ok(())
                 },
                 64,
@@ -100,7 +111,7 @@ impl Bytes {
         let (start, first) = (self.values.len(), self.offsets.len() - 1);
         let varlena = length == -1;
         let direct = usize::try_from(length).unwrap_or(0);
-        let limit = start.saturating_add(budget);
+        let limit = start.saturating_add(budget / self.growth());
         let Self { source, offsets, values, .. } = self;
         let mut taken = 0;
         let mut full = false;
@@ -143,8 +154,32 @@ impl Bytes {
             },
             direct,
         )?;
-        self.check(cells, start, first)?;
+        match self.check {
+            Check::Convert(number, decoder) => self.convert(cells, start, first, number, decoder)?,
+            _ => self.check(cells, start, first)?,
+        }
         Ok(taken)
+    }
+
+    /// Converts the text from byte `start` and row `first` on.
+    fn convert(&mut self, cells: &Cells<'_>, start: usize, first: usize, number: i32, decoder: Decoder) -> Result<()> {
+        if self.values[start..].is_ascii() {
+            return Ok(());
+        }
+        let stored = self.values.split_off(start);
+        let mut from = 0;
+        for (row, end) in self.offsets[first + 1..].iter_mut().enumerate() {
+            let to = *end as usize - start;
+            if !decoder.decode(&stored[from..to], &mut self.values) {
+                let message = format!("the text has bytes that {} does not have", encoding::name(number));
+                let error = cells.at(row, Error::new(ErrorKind::Value, message));
+                let hint = "set BatchOptions::text to TextPolicy::Binary, or leave the column out";
+                return Err(error.with_hint(hint).into_refusal());
+            }
+            from = to;
+            *end = offset(self.values.len()).map_err(|e| cells.at(row, e))?;
+        }
+        Ok(())
     }
 
     /// Checks the text from byte `start` and row `first` on. Nearly all text is ASCII, which is quickly told of all
@@ -157,8 +192,9 @@ impl Bytes {
             let value = &self.values[ends[0] as usize..ends[1] as usize];
             let error = match self.check {
                 Check::Utf8 => std::str::from_utf8(value).err().map(|e| format!("the text is not UTF-8: {e}")),
-                Check::Ascii(encoding) if !value.is_ascii() => Some(format!(
-                    "the text is not ASCII, and the database's encoding is number {encoding}, not 6 (UTF8)"
+                Check::Ascii(number) if !value.is_ascii() => Some(format!(
+                    "the text is not ASCII, and the database's encoding {} cannot be converted to UTF-8",
+                    encoding::name(number)
                 )),
                 _ => None,
             };
@@ -227,7 +263,7 @@ fn push_char([byte]: [u8; 1], out: &mut Vec<u8>) {
 
 /// An offset of Arrow's: below 2 GiB.
 #[inline(always)]
-fn offset(at: usize) -> Result<i32> {
+pub(super) fn offset(at: usize) -> Result<i32> {
     i32::try_from(at).map_err(|_| too_large(at))
 }
 
@@ -261,18 +297,32 @@ mod tests {
             let offsets = vec![0, 3, values.len() as i32];
             Bytes { source: Source::Plain, check, offsets, values }.check(&cells, 0, 0).map_err(|e| e.to_string())
         };
-        for good in [Check::Utf8, Check::Ascii(8), Check::Nothing] {
+        for good in [Check::Utf8, Check::Ascii(4), Check::Nothing] {
             assert_eq!(check(good, b"def"), Ok(()));
         }
         assert_eq!(check(Check::Utf8, "é".as_bytes()), Ok(()));
         assert_eq!(check(Check::Nothing, b"\xff"), Ok(()));
-        let error = check(Check::Ascii(8), "é".as_bytes()).expect_err("not ASCII");
-        assert!(
-            error.starts_with("row (4,2), column t: the text is not ASCII") && error.contains("number 8"),
-            "{error}"
-        );
+        let error = check(Check::Ascii(4), "é".as_bytes()).expect_err("not ASCII");
+        assert!(error.starts_with("row (4,2), column t: the text is not ASCII") && error.contains("EUC_TW"), "{error}");
         let error = check(Check::Utf8, b"\xe9").expect_err("not UTF-8");
         assert!(error.starts_with("row (4,2), column t: the text is not UTF-8"), "{error}");
+    }
+
+    #[test]
+    fn latin1_is_converted() {
+        use crate::{heap::LinePointer, scan::arrow::cells::Place};
+        use arrow_schema::{DataType, Field};
+
+        let field = Field::new("t", DataType::Utf8, true);
+        let rows = [1, 2].map(|number| LinePointer { number, offset: 0, length: 0 });
+        let cells = Cells { bytes: &[], block: 4, rows: &rows, place: Place::Direct(0), missing: None, field: &field };
+        let decoder = Decoder::new(8).expect("LATIN1");
+        let check = Check::Convert(8, decoder);
+        let values = b"before\xe9t\xe9 \x80abc".to_vec();
+        let mut bytes = Bytes { source: Source::Plain, check, offsets: vec![0, 6, 11, 14], values };
+        bytes.convert(&cells, 6, 1, 8, decoder).expect("text");
+        assert_eq!(std::str::from_utf8(&bytes.values), Ok("beforeété \u{80}abc"));
+        assert_eq!(bytes.offsets, [0, 6, 14, 17]);
     }
 
     #[test]

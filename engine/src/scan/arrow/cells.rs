@@ -14,6 +14,8 @@ pub(super) enum Place<'a> {
     Direct(usize),
     /// One slot a row.
     Slots(&'a [Slot]),
+    /// The values themselves, one a row: those of an array.
+    Values(&'a [Option<&'a [u8]>]),
 }
 
 /// One column of consecutive visible rows of a page.
@@ -79,6 +81,21 @@ impl<'a> Cells<'a> {
                 out.extend(self.rows.iter().map(value));
                 nulls.append_n_non_nulls(self.rows.len());
             }
+            Place::Values(values) => {
+                for (row, value) in values.iter().enumerate() {
+                    match value {
+                        Some(bytes) => {
+                            out.push(load(self.exactly(row, bytes)?));
+                            nulls.append_non_null();
+                        }
+                        None => {
+                            self.null(row)?;
+                            out.push(T::default());
+                            nulls.append_null();
+                        }
+                    }
+                }
+            }
             Place::Slots(slots) => {
                 out.reserve(slots.len());
                 for (row, slot) in slots.iter().enumerate() {
@@ -141,6 +158,11 @@ impl<'a> Cells<'a> {
             Place::Slots(slots) => {
                 for (row, slot) in slots.iter().enumerate() {
                     each(row, self.value(*slot))?;
+                }
+            }
+            Place::Values(values) => {
+                for (row, value) in values.iter().enumerate() {
+                    each(row, *value)?;
                 }
             }
         }

@@ -6,6 +6,7 @@ use super::{
     cells::Cells,
     decimal::{self, Misfit, Wide},
     labels::Labels,
+    list::ListBuilder,
     options::{InfinityPolicy, SpecialNumericPolicy, TimestampUnit},
 };
 use crate::{Error, ErrorKind, Result, heap::Detoaster, scan::toast::PoolChunks, types::Numeric};
@@ -45,6 +46,7 @@ pub(super) enum Values {
     LossyFloat64(Vec<f64>),
     Enum(Vec<i32>, Labels),
     Bytes(Bytes),
+    List(Box<ListBuilder>),
 }
 
 impl Values {
@@ -88,7 +90,8 @@ impl ColumnBuilder {
             | Values::Float32(_)
             | Values::Date(..)
             | Values::Enum(..)
-            | Values::Bytes(_) => 4,
+            | Values::Bytes(_)
+            | Values::List(_) => 4,
             Values::Int64(_)
             | Values::Float64(_)
             | Values::LossyFloat64(_)
@@ -107,12 +110,27 @@ impl ColumnBuilder {
         }
     }
 
-    /// Whether only printing tells how long a value is.
-    pub(super) fn is_printed(&self) -> bool {
-        self.bytes().is_some_and(Bytes::is_printed)
+    /// Bytes of its values beyond the width of each row, if it is a column of variable length.
+    pub(super) fn variable(&self) -> Option<usize> {
+        match &self.values {
+            Values::Bytes(bytes) => Some(bytes.len()),
+            Values::List(list) => Some(list.len()),
+            _ => None,
+        }
     }
 
-    /// Appends the values of `cells` and tells how many: all of them, but for printed columns that are over budget.
+    /// Rows so far.
+    pub(super) fn rows(&self) -> usize {
+        self.nulls.len()
+    }
+
+    /// Whether only printing, or taking it apart, tells how long a value is.
+    pub(super) fn is_printed(&self) -> bool {
+        matches!(self.values, Values::List(_)) || self.bytes().is_some_and(Bytes::is_printed)
+    }
+
+    /// Appends the values of `cells` and tells how many: all of them, but for printed columns and lists that are over
+    /// budget.
     pub(super) fn append(&mut self, cells: &Cells<'_>, how: &mut Appending<'_>) -> Result<usize> {
         let Self { nulls, text, length, .. } = self;
         let replaced = &mut *how.replaced;
@@ -169,12 +187,14 @@ impl ColumnBuilder {
             Values::Bytes(bytes) => {
                 return bytes.append(cells, nulls, how.detoaster, *length, how.budget, how.least);
             }
+            Values::List(list) => return list.append(cells, nulls, how),
         }
         Ok(cells.rows.len())
     }
 
-    /// Forgets the rows from `rows` on.
-    pub(super) fn truncate(&mut self, rows: usize) {
+    /// Forgets the rows from `rows` on, and tells how many values a policy had replaced in them: only known of lists,
+    /// the other columns that are given more rows than they keep replace nothing.
+    pub(super) fn truncate(&mut self, rows: usize) -> u64 {
         self.nulls.truncate(rows);
         match &mut self.values {
             Values::Boolean(out) => out.truncate(rows),
@@ -189,7 +209,9 @@ impl ColumnBuilder {
             Values::Decimal128 { values, .. } => values.truncate(rows),
             Values::Decimal256 { values, .. } => values.truncate(rows),
             Values::Bytes(bytes) => bytes.truncate(rows),
+            Values::List(list) => return list.truncate(rows),
         }
+        0
     }
 
     /// The array, of the schema's data type, of the values so far, which are then forgotten.
@@ -225,6 +247,7 @@ impl ColumnBuilder {
                 Ok(Arc::new(array))
             }
             Values::Bytes(bytes) => bytes.finish(nulls),
+            Values::List(list) => list.finish(nulls, data_type),
         }
     }
 }

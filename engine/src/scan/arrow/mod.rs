@@ -18,8 +18,10 @@
 //! | `interval` | `Utf8`; see [`IntervalPolicy`] |
 //! | domains | what they are over |
 //! | system columns: `xmin`, `xmax`, `cmin`, `cmax`, `tableoid`; `ctid` | `UInt32`; `Utf8`: `(block,number)` |
-//! | arrays, composites, ranges, `timetz` and all other built-in types | `Utf8`: the text that the server prints |
-//! | types of extensions, whose text form is not known | `Binary`: the bytes as stored |
+//! | arrays | `Utf8`, or `List`; see [`ArrayPolicy`] |
+//! | composites, ranges, `timetz` and all other built-in types | `Utf8`: the text that the server prints |
+//! | `citext`, `hstore`, `ltree`, `cube` | `Utf8` |
+//! | types of other extensions, whose text form is not known | `Binary`: the bytes as stored |
 //!
 //! The metadata of each field tells the PostgreSQL type ([`METADATA_TYPE`], [`METADATA_OID`], [`METADATA_TYPMOD`]) and
 //! what was done to its values ([`METADATA_CONVERSION`]).
@@ -44,13 +46,15 @@ mod bytes;
 mod cells;
 mod column;
 mod decimal;
+mod encoding;
 mod labels;
+mod list;
 mod options;
 mod schema;
 
 pub use options::{
-    BatchOptions, BatchStats, InfinityPolicy, IntervalPolicy, NumericPolicy, SpecialNumericPolicy, TextPolicy,
-    TimestampUnit,
+    ArrayPolicy, BatchOptions, BatchStats, InfinityPolicy, IntervalPolicy, NumericPolicy, SpecialNumericPolicy,
+    TextPolicy, TimestampUnit,
 };
 pub use schema::{METADATA_CONVERSION, METADATA_OID, METADATA_TABLE, METADATA_TYPE, METADATA_TYPMOD};
 
@@ -61,7 +65,6 @@ use crate::{
 };
 use arrow_array::{RecordBatch, RecordBatchOptions};
 use arrow_schema::{ArrowError, SchemaRef};
-use bytes::Bytes;
 use cells::{Cells, Place};
 use column::{Appending, ColumnBuilder};
 use std::{fmt, ops::Range};
@@ -183,7 +186,9 @@ impl Batches {
                 Ok(taken) => taken,
                 Err(error) => {
                     self.stats.replaced = replaced;
-                    self.columns.iter_mut().for_each(|column| column.truncate(self.rows));
+                    for column in &mut self.columns {
+                        column.truncate(self.rows);
+                    }
                     self.pass(error)?;
                     continue;
                 }
@@ -246,7 +251,7 @@ impl Batches {
             scan.plan.deform_page(&page, tuples, &mut self.slots).map_err(|e| locate(e, context, block))?;
             self.has_slots = true;
         }
-        let used: usize = self.columns.iter().filter_map(ColumnBuilder::bytes).map(Bytes::len).sum();
+        let used: usize = self.columns.iter().filter_map(ColumnBuilder::variable).sum();
         let room = self.options.max_bytes.saturating_sub(used + self.rows * self.width);
         // A row that alone is larger than a batch may be is a batch all the same.
         let least = usize::from(self.rows == 0);
@@ -270,7 +275,7 @@ impl Batches {
         // Printed columns come first: only they can take fewer rows than they are given, so nothing that a policy
         // replaced and counted in the others is taken back.
         for (index, column) in self.columns.iter_mut().enumerate().filter(|(_, column)| column.is_printed()) {
-            let before = column.bytes().map_or(0, Bytes::len);
+            let before = column.variable().unwrap_or(0);
             let mut how = Appending {
                 detoaster: &mut scan.detoaster,
                 // Shared out, so that the first such column does not leave the others without.
@@ -281,7 +286,7 @@ impl Batches {
             let cells = source.cells(index, tuples, self.next..self.next + rows);
             rows = column.append(&cells, &mut how).map_err(located)?;
             printed -= 1;
-            budget = budget.saturating_sub(column.bytes().map_or(0, Bytes::len) - before);
+            budget = budget.saturating_sub(column.variable().unwrap_or(0) - before);
         }
         for (index, column) in self.columns.iter_mut().enumerate().filter(|(_, column)| !column.is_printed()) {
             let (detoaster, replaced) = (&mut scan.detoaster, &mut self.stats.replaced);
@@ -289,7 +294,8 @@ impl Batches {
             column.append(&cells, &mut Appending { detoaster, budget: 0, least, replaced }).map_err(located)?;
         }
         let end = self.rows + rows;
-        self.columns.iter_mut().for_each(|column| column.truncate(end));
+        let taken_back: u64 = self.columns.iter_mut().map(|column| column.truncate(end)).sum();
+        self.stats.replaced = self.stats.replaced.saturating_sub(taken_back);
         Ok(rows)
     }
 

@@ -64,12 +64,25 @@ pub enum IntervalPolicy {
     MonthDayNano,
 }
 
+/// What arrays become.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ArrayPolicy {
+    /// `Utf8`, as the server prints them: any number of dimensions, any bounds.
+    #[default]
+    Text,
+    /// `List` of what the element type becomes (element types that have no Arrow type of their own become text), for
+    /// columns that were not declared with several dimensions. PostgreSQL does not hold values to that declaration: an
+    /// array of several dimensions, or one that does not count from 1, is an error that names column and row.
+    List,
+}
+
 /// What text becomes: text types, and what is printed because Arrow has no such type and can hold text of users
 /// (`jsonb`, arrays).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TextPolicy {
-    /// `Utf8`. Bytes that are not UTF-8 are an error that names column and row; of databases in another encoding,
-    /// only ASCII values are taken.
+    /// `Utf8`. Text of databases in another encoding is converted as the server would convert it. Bytes that are no
+    /// text in the encoding are an error that names column and row; so is what is not ASCII in the encodings that
+    /// cannot be converted: `SQL_ASCII`, `EUC_TW`, `EUC_JIS_2004`, `MULE_INTERNAL`.
     #[default]
     Utf8,
     /// `Binary`: the bytes in the database's encoding, unchecked.
@@ -96,6 +109,8 @@ pub struct BatchOptions {
     pub timestamp_unit: TimestampUnit,
     /// For intervals. Text.
     pub interval: IntervalPolicy,
+    /// For arrays. Text.
+    pub arrays: ArrayPolicy,
     /// For text types. UTF-8.
     pub text: TextPolicy,
     /// Refuse columns of types that have no known text form instead of giving their bytes as `Binary`. No.
@@ -116,6 +131,7 @@ impl Default for BatchOptions {
             infinity: InfinityPolicy::default(),
             timestamp_unit: TimestampUnit::default(),
             interval: IntervalPolicy::default(),
+            arrays: ArrayPolicy::default(),
             text: TextPolicy::default(),
             strict: false,
             all_nullable: false,

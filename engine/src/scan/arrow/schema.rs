@@ -4,9 +4,12 @@ use super::{
     bytes::{Bytes, Check, Source},
     column::{ColumnBuilder, Values},
     decimal,
+    encoding::{self, Decoder},
     labels::Labels,
+    list::{Element, ListBuilder},
     options::{
-        BatchOptions, InfinityPolicy, IntervalPolicy, NumericPolicy, SpecialNumericPolicy, TextPolicy, TimestampUnit,
+        ArrayPolicy, BatchOptions, InfinityPolicy, IntervalPolicy, NumericPolicy, SpecialNumericPolicy, TextPolicy,
+        TimestampUnit,
     },
 };
 use crate::{
@@ -107,6 +110,13 @@ impl Mapper<'_> {
             return Ok(Target::exact(DataType::UInt32, Values::UInt32(Vec::new())));
         }
         let Some((info, typmod)) = self.base(attribute) else { return self.stored(attribute) };
+        if self.options.arrays == ArrayPolicy::List
+            && (info.output, attribute.len) == (751, -1)
+            && attribute.dimensions <= 1
+            && let Some(element) = self.context.types.types.get(&info.elem)
+        {
+            return self.list(attribute, element, typmod);
+        }
         if let Some((_, policy)) = self.options.numeric_columns.iter().find(|(name, _)| *name == attribute.name) {
             return match (info.output, attribute.len) {
                 (1702, -1) => self.numeric_by(*policy, attribute),
@@ -158,15 +168,49 @@ impl Mapper<'_> {
         None
     }
 
+    /// A list of what the element type becomes.
+    fn list(&self, attribute: &Attribute, element: &TypeInfo, typmod: i32) -> Result<Target> {
+        let inner = Attribute {
+            name: attribute.name.clone(),
+            type_oid: element.oid,
+            typmod,
+            len: element.len,
+            by_val: element.by_val,
+            align: element.align,
+            dimensions: 0,
+            missing: None,
+            ..attribute.clone()
+        };
+        // A domain over an array as the element would be a list of lists, whose inner arrays may have any shape.
+        let target = match self.base(&inner) {
+            Some((info, _)) if info.output == 751 => self.printed(&inner, "text")?,
+            _ => self.target(&inner)?,
+        };
+        let item = Field::new("item", target.data_type, true);
+        let child = ColumnBuilder::new(element.len, target.values);
+        let shape = Element { oid: element.oid, len: element.len, align: element.align };
+        Ok(Target {
+            data_type: DataType::List(Arc::new(item)),
+            values: Values::List(Box::new(ListBuilder::new(&attribute.name, shape, child))),
+            conversion: format!("list; {}", target.conversion),
+            // The list itself stays.
+            makes_nulls: false,
+        })
+    }
+
     fn text(&self, source: Source, conversion: &str) -> Target {
         let (data_type, check) = match (self.options.text, self.encoding) {
             (TextPolicy::Binary, _) => (DataType::Binary, Check::Nothing),
             (TextPolicy::Utf8, UTF8) => (DataType::Utf8, Check::Utf8),
-            (TextPolicy::Utf8, other) => (DataType::Utf8, Check::Ascii(other)),
+            (TextPolicy::Utf8, other) => match Decoder::new(other) {
+                Some(decoder) => (DataType::Utf8, Check::Convert(other, decoder)),
+                None => (DataType::Utf8, Check::Ascii(other)),
+            },
         };
-        let conversion = match self.options.text {
-            TextPolicy::Utf8 => conversion.to_owned(),
-            TextPolicy::Binary => format!("{conversion}, in the database's encoding"),
+        let conversion = match (self.options.text, check) {
+            (TextPolicy::Binary, _) => format!("{conversion}, in the database's encoding"),
+            (_, Check::Convert(number, _)) => format!("{conversion}, from {}", encoding::name(number)),
+            _ => conversion.to_owned(),
         };
         Target { data_type, values: Values::Bytes(Bytes::new(source, check)), conversion, makes_nulls: false }
     }
@@ -174,6 +218,7 @@ impl Mapper<'_> {
     /// What the server prints; bytes as they are stored where that is not known.
     fn printed(&self, attribute: &Attribute, conversion: &str) -> Result<Target> {
         match TypeOutput::new(attribute.type_oid, attribute.typmod, &self.context.types) {
+            Ok(output) if output.is_raw() => self.stored(attribute),
             // ASCII whatever the encoding is.
             Ok(output) if output.is_verbatim() => Ok(Target {
                 data_type: DataType::Utf8,
