@@ -69,7 +69,7 @@ fn every_table_has_the_rows_that_a_scan_finds() {
             let engine = Engine::open(snapshot.data_dir(), options(method, frames)).expect("open");
             let database = engine.database(None).expect("a database");
             let (mut tables, mut dead) = (0, 0);
-            for oid in snapshot.user_tables().into_iter().map(|t| t.oid).skip(turn % step).step_by(step) {
+            for oid in snapshot.user_tables().map(|t| t.oid).skip(turn % step).step_by(step) {
                 let Ok(table) = database.table(&format!("oid:{oid}")) else { continue };
                 if table.blocks() > most_blocks {
                     continue;
