@@ -171,7 +171,7 @@ pub(super) fn lines(across: &str, up: &str, labels: &[String], series: &[Series]
 /// As few digits as tell it.
 pub(super) fn short(value: f64) -> String {
     match value {
-        v if v == 0.0 => "0".to_owned(),
+        0.0 => "0".to_owned(),
         v if v >= 1e6 => format!("{}M", trim(v / 1e6)),
         v if v >= 1e4 => format!("{}k", trim(v / 1e3)),
         v => trim(v),

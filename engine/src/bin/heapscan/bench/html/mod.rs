@@ -234,7 +234,8 @@ fn against(page: &mut String, results: &Results) {
 
 fn sweeps(page: &mut String, results: &Results) {
     type Find = for<'a> fn(&'a Results, &str) -> Vec<(u64, &'a Row)>;
-    let kinds: [(&str, Find, fn(u64) -> String); 2] = [
+    type Show = fn(u64) -> String;
+    let kinds: [(&str, Find, Show); 2] = [
         ("io_combine_limit", words::by_combine, size),
         ("effective_io_concurrency", words::by_concurrency, |n| n.to_string()),
     ];
