@@ -50,7 +50,9 @@ pub use options::{EngineOptions, VerifyChecksums};
 pub use scan::arrow;
 pub use scan::filter::{Predicate, col};
 pub use scan::stream::ScanStream;
-pub use scan::{Column, Page, Row, RowFormat, RowId, Scan, ScanBuilder, ScanStats, aggregate};
+pub use scan::{
+    Column, Page, Row, RowFormat, RowId, Scan, ScanBuilder, ScanStats, ThreadReport, ThreadReports, aggregate,
+};
 pub use storage::{Location, OpenFiles, RelationFork, TrailingFragment};
 pub use types::copy;
 

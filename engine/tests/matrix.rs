@@ -84,10 +84,10 @@ fn with_oids(table: &Table, names: &[bool]) -> heapscan::Result<Vec<u8>> {
     let (mut out, mut value) = (Vec::new(), Vec::new());
     while let Some(mut page) = scan.next_page()? {
         while let Some(mut row) = page.next_row()? {
-            for column in 0..row.len() {
+            for (column, &is_name) in names.iter().enumerate().take(row.len()) {
                 value.clear();
                 let there = match row.bytes(column)? {
-                    Some(oid) if names[column] => {
+                    Some(oid) if is_name => {
                         value.extend(u32::from_le_bytes(oid.try_into().expect("an oid")).to_string().into_bytes());
                         true
                     }

@@ -210,6 +210,11 @@ impl BufferPool {
         Strategy::for_scan(blocks, self.frames(), config.io_combine_limit, config.effective_io_concurrency)
     }
 
+    /// Streams that are open now.
+    pub fn open_streams(&self) -> usize {
+        self.shared.open_streams.load(Ordering::Relaxed)
+    }
+
     /// The strategy for a pass over everything that leaves the pool as it is, with the pool's settings.
     pub fn vacuum_strategy(&self) -> Strategy {
         let config = &self.config;

@@ -9,7 +9,7 @@ use crate::{
     pool::{PinnedPage, RelationId},
     schema::{Attribute, TypeCatalog, TypeKind},
 };
-use std::sync::Arc;
+use std::{ops::Range, sync::Arc};
 
 /// A column as users see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,6 +54,12 @@ impl TableContext {
     ) -> Result<Self> {
         let base_types = info.layout.attributes.iter().map(|a| base_type(&types, a.type_oid)).collect();
         Ok(Self { engine, types, toast, info, fork, relation, base_types, parts: Vec::new() })
+    }
+
+    /// The blocks of `blocks` that there are.
+    pub(crate) fn existing(&self, blocks: Range<u32>) -> Range<u32> {
+        let end = blocks.end.min(self.fork.blocks());
+        blocks.start.min(end)..end
     }
 
     pub(crate) fn columns(&self) -> Vec<Column> {

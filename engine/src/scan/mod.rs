@@ -11,6 +11,7 @@ mod context;
 pub mod filter;
 mod lookup;
 mod output;
+mod parallel;
 pub(crate) mod reader;
 mod row;
 pub mod stream;
@@ -22,6 +23,7 @@ pub(crate) use context::TableContext;
 use context::second_look;
 pub use lookup::RowId;
 pub use output::RowFormat;
+pub use parallel::{ThreadReport, ThreadReports};
 pub use row::Row;
 use system::SystemValues;
 
@@ -70,6 +72,24 @@ pub struct ScanStats {
     pub io: ReadMetrics,
 }
 
+impl ScanStats {
+    /// Adds the counts of another scan; the time is left alone.
+    fn add(&mut self, other: &Self) {
+        let Self { rows, pages, new_pages, tuples, filtered, future_xids, .. } = other;
+        let Self { damaged_pages, damaged_rows, reread_pages, .. } = other;
+        self.rows += rows;
+        self.pages += pages;
+        self.new_pages += new_pages;
+        self.tuples += tuples;
+        self.filtered += filtered;
+        self.future_xids += future_xids;
+        self.damaged_pages += damaged_pages;
+        self.damaged_rows += damaged_rows;
+        self.reread_pages += reread_pages;
+        self.io.add(&other.io);
+    }
+}
+
 /// A scan that has not begun.
 #[derive(Clone)]
 pub struct ScanBuilder {
@@ -79,6 +99,7 @@ pub struct ScanBuilder {
     limit: Option<u64>,
     filter: Option<filter::Predicate>,
     rows: Rows,
+    team: parallel::TeamOptions,
     cancel: Option<Arc<AtomicBool>>,
 }
 
@@ -91,6 +112,7 @@ impl ScanBuilder {
             limit: None,
             filter: None,
             rows: Rows::Committed,
+            team: parallel::TeamOptions::default(),
             cancel: None,
         }
     }
@@ -158,7 +180,8 @@ impl ScanBuilder {
     }
 
     /// What a reader of the rows should know: columns that are left out because no file holds them, and columns of which
-    /// only the bytes are known. Empty for nearly all tables.
+    /// only the bytes are known; and whether the threads that were asked for are not used
+    /// ([`threads_note`](Self::threads_note)). Empty for nearly all tables.
     pub fn notes(&self) -> Vec<String> {
         let Ok(columns) = self.attributes() else { return Vec::new() };
         let mut notes = Vec::new();
@@ -178,6 +201,7 @@ impl ScanBuilder {
                 ));
             }
         }
+        notes.extend(self.threads_note());
         notes
     }
 }
@@ -203,6 +227,8 @@ pub struct Scan {
     filter: Option<filter::PageFilter>,
     summary: Option<PageSummary>,
     left: u64,
+    /// The last block that the stream gave.
+    at: Option<u32>,
     cancel: Option<Arc<AtomicBool>>,
     stats: ScanStats,
     began: Instant,
@@ -223,17 +249,27 @@ impl Scan {
             )
             .with_hint("scan one of its partitions"));
         }
+        let pool = &context.engine.pool;
+        let blocks = context.existing(blocks);
+        let options = StreamOptions::new(pool.config(), pool.strategy_for(blocks.len() as u32));
+        let stream = ReadStream::new(Arc::clone(pool), context.relation, blocks, options)?;
+        Self::over(context, columns, stream, limit, rows)
+    }
+
+    /// A scan over the blocks of `stream`, which is one of the table's.
+    fn over(
+        context: Arc<TableContext>,
+        columns: Vec<usize>,
+        stream: ReadStream,
+        limit: Option<u64>,
+        rows: Rows,
+    ) -> Result<Self> {
         let plan = DeformPlan::new(&context.info.layout, &columns)?;
         let output = |&index: &usize| {
             let attribute = context.attribute_at(index);
             TypeOutput::new(attribute.type_oid, attribute.typmod, &context.types).ok()
         };
         let outputs = columns.iter().map(output).collect();
-        let pool = &context.engine.pool;
-        let blocks = blocks.start..blocks.end.min(context.fork.blocks());
-        let count = blocks.end.saturating_sub(blocks.start);
-        let options = StreamOptions::new(pool.config(), pool.strategy_for(count));
-        let stream = ReadStream::new(Arc::clone(pool), context.relation, blocks, options)?;
         Ok(Self {
             stream,
             plan,
@@ -250,6 +286,7 @@ impl Scan {
             filter: None,
             summary: None,
             left: limit.unwrap_or(u64::MAX),
+            at: None,
             cancel: None,
             stats: ScanStats::default(),
             began: Instant::now(),
@@ -285,6 +322,11 @@ impl Scan {
         if !self.advance()? {
             return Ok(None);
         }
+        self.page()
+    }
+
+    /// The page that `advance` has come to.
+    fn page(&mut self) -> Result<Option<Page<'_>>> {
         let Some(page) = &self.current else { return Ok(None) };
         // The same bytes were checked in `advance`; this only finds the line pointers again.
         let valid = self.checked(page).ok_or_else(|| {
@@ -381,6 +423,7 @@ impl Scan {
                     continue;
                 }
             };
+            self.at = Some(page.block());
             self.stats.pages += 1;
             let checked = match self.context.check(page.bytes(), page.block()) {
                 Ok(checked) => checked,

@@ -1,6 +1,6 @@
 //! Rows as text: what COPY prints, CSV, JSON lines.
 
-use super::{Page, Row, Scan, ScanBuilder, ScanStats, row::payload};
+use super::{Page, Row, Scan, ScanBuilder, ScanStats, parallel, row::payload};
 use crate::{
     Error, ErrorKind, Result,
     heap::{Datum, PageColumns},
@@ -21,7 +21,7 @@ pub enum RowFormat {
 }
 
 /// Rows are collected up to this many bytes before they are written.
-const CHUNK: usize = 256 << 10;
+pub(super) const CHUNK: usize = 256 << 10;
 
 impl ScanBuilder {
     /// Writes all rows, in block order.
@@ -42,29 +42,42 @@ impl ScanBuilder {
         out: &mut dyn Write,
         progress: &mut dyn FnMut(u64),
     ) -> Result<ScanStats> {
-        let mut scan = self.start()?;
-        scan.all_outputs()?;
-        let mut writer = RowWriter::new(&scan, format);
-        let mut buffer = Vec::with_capacity(CHUNK + (CHUNK >> 2));
-        writer.header(&mut buffer);
-        loop {
-            let result = match scan.next_page() {
-                Ok(Some(mut page)) => writer.page(&mut page, &mut buffer, out),
-                Ok(None) => break,
-                Err(error) => Err(error),
-            };
-            if let Err(error) = result {
-                // What came before the bad row or page is right; a consumer of a pipe shall have it. If it does not want
-                // it, the error is still the first one.
-                let _ = write(&mut buffer, out);
-                return Err(error);
-            }
-            progress(scan.stats.pages);
+        if self.takes_threads() {
+            return parallel::write_rows(self, format, out, progress);
         }
-        write(&mut buffer, out)?;
+        let stats = write_scan(self.start()?, format, out, progress)?;
         out.flush().map_err(|e| output_error(&e))?;
-        Ok(scan.stats())
+        Ok(stats)
     }
+}
+
+/// Writes the rows of `scan`, with what comes before them.
+pub(super) fn write_scan(
+    mut scan: Scan,
+    format: RowFormat,
+    out: &mut dyn Write,
+    progress: &mut dyn FnMut(u64),
+) -> Result<ScanStats> {
+    scan.all_outputs()?;
+    let mut writer = RowWriter::new(&scan, format);
+    let mut buffer = Vec::with_capacity(CHUNK + (CHUNK >> 2));
+    writer.header(&mut buffer);
+    loop {
+        let result = match scan.next_page() {
+            Ok(Some(mut page)) => writer.page(&mut page, &mut buffer, out),
+            Ok(None) => break,
+            Err(error) => Err(error),
+        };
+        if let Err(error) = result {
+            // What came before the bad row or page is right; a consumer of a pipe shall have it. If it does not want it, the
+            // error is still the first one.
+            let _ = write(&mut buffer, out);
+            return Err(error);
+        }
+        progress(scan.stats.pages);
+    }
+    write(&mut buffer, out)?;
+    Ok(scan.stats())
 }
 
 fn write(buffer: &mut Vec<u8>, out: &mut dyn Write) -> Result<()> {
@@ -74,7 +87,7 @@ fn write(buffer: &mut Vec<u8>, out: &mut dyn Write) -> Result<()> {
 }
 
 #[cold]
-fn output_error(error: &std::io::Error) -> Error {
+pub(super) fn output_error(error: &std::io::Error) -> Error {
     let message = format!("cannot write the output: {error}");
     match error.raw_os_error() {
         Some(errno) => Error::new(ErrorKind::Io, message).with_errno(errno),
@@ -82,7 +95,7 @@ fn output_error(error: &std::io::Error) -> Error {
     }
 }
 
-struct RowWriter {
+pub(super) struct RowWriter {
     format: RowFormat,
     /// For JSON: `"name":` of each column, escaped.
     keys: Vec<Vec<u8>>,
@@ -114,7 +127,7 @@ enum Escape {
 }
 
 impl RowWriter {
-    fn new(scan: &Scan, format: RowFormat) -> Self {
+    pub(super) fn new(scan: &Scan, format: RowFormat) -> Self {
         let names: Vec<String> = scan.columns().into_iter().map(|c| c.name).collect();
         let key = |name: &String| {
             let mut key = Vec::new();
@@ -149,7 +162,7 @@ impl RowWriter {
         out.push(b'\n');
     }
 
-    fn page(&mut self, page: &mut Page<'_>, buffer: &mut Vec<u8>, out: &mut dyn Write) -> Result<()> {
+    pub(super) fn page(&mut self, page: &mut Page<'_>, buffer: &mut Vec<u8>, out: &mut dyn Write) -> Result<()> {
         let block = page.block();
         if self.format == RowFormat::Text && self.text_page(page, buffer, out)? {
             return Ok(());

@@ -291,6 +291,12 @@ pub(crate) struct ScanArgs {
     /// Aggregates instead of rows: count(*); count, sum, min, max of a column or of octet_length(column); sum(a * (1 - b))
     #[arg(long, value_name = "LIST")]
     pub(crate) agg: Option<String>,
+    /// Scan with N threads; the rows are the same, in the same order
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(crate) threads: u16,
+    /// With --threads of more than 1: print the rows as they come, in any order
+    #[arg(long, requires = "threads", conflicts_with = "agg")]
+    pub(crate) unordered: bool,
     /// Row versions: committed (what a server would show), all, or dead (what it would not show)
     #[arg(long, default_value = "committed", value_enum)]
     pub(crate) visibility: RowVisibility,

@@ -12,8 +12,8 @@ use arrow_schema::{ArrowError, DataType};
 use heapscan::{
     Error, ErrorKind, Result, ScanBuilder, ScanStats,
     arrow::{
-        ArrayPolicy, BatchOptions, Batches, InfinityPolicy, IntervalPolicy, NumericPolicy, SpecialNumericPolicy,
-        TextPolicy, TimestampUnit,
+        ArrayPolicy, BatchOptions, InfinityPolicy, IntervalPolicy, NumericPolicy, ParallelBatches,
+        SpecialNumericPolicy, TextPolicy, TimestampUnit,
     },
 };
 use parquet::{
@@ -59,7 +59,7 @@ pub(crate) fn write(
     if kind == Kind::Parquet {
         fit_parquet(&scan, &mut options)?;
     }
-    let batches = scan.batches(options)?;
+    let batches = scan.parallel_batches(options)?;
     match kind {
         Kind::Arrow => ipc_stream(batches, args.compression, out, progress),
         Kind::Parquet => parquet_file(batches, args.compression, out, progress),
@@ -112,7 +112,7 @@ fn fit_parquet(scan: &ScanBuilder, options: &mut BatchOptions) -> Result<()> {
 }
 
 fn ipc_stream(
-    mut batches: Batches,
+    mut batches: ParallelBatches,
     compression: Option<Compression>,
     out: &mut Output,
     progress: &mut dyn FnMut(u64),
@@ -133,7 +133,7 @@ fn ipc_stream(
     let mut writer = StreamWriter::try_new_with_options(buffered, &schema, options).map_err(arrow_error)?;
     while let Some(batch) = next {
         writer.write(&batch).map_err(arrow_error)?;
-        progress(batches.stats().scan.pages);
+        progress(batches.pages());
         next = match batches.next().transpose() {
             Ok(next) => next,
             Err(error) => {
@@ -149,7 +149,7 @@ fn ipc_stream(
 }
 
 fn parquet_file(
-    mut batches: Batches,
+    mut batches: ParallelBatches,
     compression: Option<Compression>,
     out: &mut Output,
     progress: &mut dyn FnMut(u64),
@@ -171,7 +171,7 @@ fn parquet_file(
         if writer.memory_size() >= ROW_GROUP_BYTES {
             writer.flush().map_err(parquet_error)?;
         }
-        progress(batches.stats().scan.pages);
+        progress(batches.pages());
         next = batches.next().transpose()?;
     }
     writer.close().map_err(parquet_error)?;

@@ -1,7 +1,7 @@
 //! The metrics of a scan, for people and for programs.
 
 use heapscan::{
-    Engine, IoStats, LatencySummary, MethodReport, ScanStats, Table,
+    Engine, IoStats, LatencySummary, MethodReport, ScanStats, Table, ThreadReport,
     pool::{PartitionMetrics, PartitionPages, PlacementReport},
 };
 use nix::sys::resource::{UsageWho, getrusage};
@@ -31,6 +31,10 @@ pub(crate) struct Report {
     reads_note: Option<String>,
     method: MethodReport,
     scan: ScanStats,
+    /// Threads that were asked for; 1: no others than the program's first.
+    threads_asked: usize,
+    /// What each thread of the scan did; `scan` is their sum.
+    threads: Vec<ThreadReport>,
     io: IoStats,
     /// From submission to completion, catalogs included.
     latency: LatencySummary,
@@ -53,7 +57,14 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    pub(crate) fn new(engine: &Engine, table: &Table, stats: &ScanStats, began: &Clock) -> Self {
+    pub(crate) fn new(
+        engine: &Engine,
+        table: &Table,
+        stats: &ScanStats,
+        threads_asked: usize,
+        threads: Vec<ThreadReport>,
+        began: &Clock,
+    ) -> Self {
         let wall_seconds = began.wall.elapsed().as_secs_f64();
         let usage = getrusage(UsageWho::RUSAGE_SELF).ok();
         let seconds = |t: nix::sys::time::TimeVal| t.tv_sec() as f64 + t.tv_usec() as f64 / 1e6;
@@ -71,6 +82,8 @@ impl Report {
             reads_note: table.io_note(),
             method: engine.method().clone(),
             scan: *stats,
+            threads_asked,
+            threads,
             io: engine.io_stats(),
             latency: engine.io_latency(),
             shared_buffers: engine.options().shared_buffers,
@@ -121,6 +134,29 @@ impl fmt::Display for Report {
         }
         writeln!(f, "rows            {} visible of {} tuples on {} pages", scan.rows, scan.tuples, scan.pages)?;
         writeln!(f, "time            {seconds:.3} s for the scan ({rate:.2} GB/s), {:.3} s in all", self.wall_seconds)?;
+        if self.threads_asked > 1 {
+            writeln!(f, "threads         {} (asked: {})", self.threads.len().max(1), self.threads_asked)?;
+        }
+        for thread in &self.threads {
+            write!(
+                f,
+                "  thread {:<5}  {} rows, {} pages in {} chunks; {} hit, {} read, {} waits ({:.3} s); CPU {:.3} s user, {:.3} s system",
+                thread.thread,
+                thread.stats.rows,
+                thread.stats.pages,
+                thread.chunks,
+                thread.stats.io.hits,
+                thread.stats.io.blocks_read,
+                thread.stats.io.waits,
+                thread.stats.io.wait_nanos as f64 / 1e9,
+                thread.user_seconds,
+                thread.system_seconds
+            )?;
+            match thread.nodes.as_slice() {
+                [] => writeln!(f)?,
+                nodes => writeln!(f, "; {} node {nodes:?}", if thread.pinned { "pinned to" } else { "at home on" })?,
+            }
+        }
         writeln!(f, "CPU             {:.3} s user, {:.3} s system", self.user_seconds, self.system_seconds)?;
         writeln!(
             f,

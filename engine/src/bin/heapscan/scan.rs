@@ -6,7 +6,8 @@ use crate::{
     report, say,
 };
 use heapscan::{
-    DamageReport, Engine, Error, ErrorKind, Predicate, Result, RowFormat, ScanBuilder, ScanStats, Table,
+    DamageReport, Engine, Error, ErrorKind, Predicate, Result, RowFormat, ScanBuilder, ScanStats, Table, ThreadReport,
+    ThreadReports,
     aggregate::{self, AggregateCall},
     copy,
 };
@@ -20,6 +21,10 @@ pub(crate) fn run(args: &args::ScanArgs) -> Result<()> {
     let calls = args.agg.as_deref().map(aggregate::parse).transpose()?;
     if let Some(kind) = columnar::Kind::of(args.format) {
         check_columnar(kind, args)?;
+    }
+    if args.unordered && args.threads == 1 {
+        return Err(Error::new(ErrorKind::Usage, "--unordered: one thread has nothing to print out of order")
+            .with_hint("ask for --threads 2 or more"));
     }
     let columns = args.columns.as_deref().map(aggregate::parse_columns).transpose()?;
     let filter = args.filter.as_deref().map(Predicate::parse).transpose()?;
@@ -49,10 +54,12 @@ pub(crate) fn run(args: &args::ScanArgs) -> Result<()> {
     if let Some(limit) = args.limit {
         scan = scan.limit(limit);
     }
-    if calls.is_none() {
-        for note in scan.notes() {
-            say(&format!("heapscan: warning: {note}"));
-        }
+    let threads = ThreadReports::default();
+    scan = scan.threads(args.threads.into()).unordered(args.unordered).thread_reports(&threads);
+    // Of aggregates the columns' values are not printed.
+    let notes = if calls.is_none() { scan.notes() } else { scan.threads_note().into_iter().collect() };
+    for note in notes {
+        say(&format!("heapscan: warning: {note}"));
     }
     let progress = progress_bar(&table, args);
     let result = match &calls {
@@ -72,7 +79,7 @@ pub(crate) fn run(args: &args::ScanArgs) -> Result<()> {
             stats.future_xids
         ));
     }
-    print_stats(&engine, &table, args, &stats, &began)?;
+    print_stats(&engine, &table, args, &stats, threads.get(), &began)?;
     let totals = engine.damage().totals();
     if totals.reread > 0 {
         let pages = totals.reread;
@@ -145,8 +152,10 @@ fn aggregates(
     args: &args::ScanArgs,
     progress: &ProgressBar,
 ) -> Result<ScanStats> {
+    let threads = args.threads > 1;
     let result = scan.aggregate_with(calls, &mut |pages| {
-        if pages % 256 == 0 {
+        // Several threads are asked for their pages now and then, one tells each.
+        if threads || pages % 256 == 0 {
             progress.set_position(pages);
         }
     })?;
@@ -243,10 +252,11 @@ fn print_stats(
     table: &Table,
     args: &args::ScanArgs,
     stats: &ScanStats,
+    threads: Vec<ThreadReport>,
     began: &report::Clock,
 ) -> Result<()> {
     let Some(format) = args.stats else { return Ok(()) };
-    let report = report::Report::new(engine, table, stats, began);
+    let report = report::Report::new(engine, table, stats, args.threads.into(), threads, began);
     match format {
         args::StatsFormat::Json => {
             let text = serde_json::to_string_pretty(&report)

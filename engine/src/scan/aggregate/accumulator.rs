@@ -62,6 +62,11 @@ pub(crate) enum Accumulator {
         sum: f64,
         any: bool,
     },
+    /// The values of a float sum, for who adds them in an order of his own.
+    Floats {
+        load: Load,
+        values: Vec<f64>,
+    },
     Numeric {
         sum: NumericSum,
         any: bool,
@@ -160,6 +165,7 @@ impl Accumulator {
                 *sum += float(Load::Float8, bytes)?;
                 *any = true;
             }
+            Self::Floats { load, values } => values.push(float(*load, bytes)?),
             Self::Numeric { sum, any } => {
                 sum.add(bytes)?;
                 *any = true;
@@ -197,7 +203,8 @@ impl Accumulator {
             | Self::Lengths { any: false, .. }
             | Self::Float4 { any: false, .. }
             | Self::Float8 { any: false, .. }
-            | Self::Numeric { any: false, .. } => None,
+            | Self::Numeric { any: false, .. }
+            | Self::Floats { .. } => None,
             Self::Int { sum, big: true, .. } => Some(sum.to_string()),
             Self::Int { sum, .. } | Self::Lengths { sum, .. } => {
                 Some(i64::try_from(*sum).map_err(|_| out_of_range("bigint"))?.to_string())

@@ -137,6 +137,7 @@ impl Program {
                     values.iter().for_each(|v| *sum += v);
                     *any |= !values.is_empty();
                 }
+                Accumulator::Floats { values: gathered, .. } => gathered.extend_from_slice(&values),
                 _ => return Ok(false),
             }
             self.floats.push(values);
@@ -174,6 +175,7 @@ impl Program {
                 *sum += value;
                 *any = true;
             }
+            (Some(Value::Float(value)), Accumulator::Floats { values, .. }) => values.push(value),
             (Some(Value::Numeric(value)), Accumulator::Numeric { sum, any }) => {
                 sum.add_decimal(&value);
                 *any = true;

@@ -5,6 +5,7 @@
 
 mod accumulator;
 mod expression;
+mod merge;
 mod numeric_sum;
 mod page;
 mod parse;
@@ -12,14 +13,14 @@ mod wide;
 
 pub use parse::{AggregateCall, Argument, Expression, Function, parse, parse_columns};
 
-use super::{Column, Scan, ScanBuilder, ScanStats, TableContext, locate, row::payload, toast::PoolChunks};
+use super::{Column, Scan, ScanBuilder, ScanStats, TableContext, locate, parallel, row::payload, toast::PoolChunks};
 use crate::{
     Error, Result,
     heap::{Datum, DeformPlan, Detoaster, LinePointer, ValidPage, Varlena},
     types::TypeOutput,
     visibility::VisibleSet,
 };
-use accumulator::Accumulator;
+pub(super) use accumulator::Accumulator;
 use expression::Program;
 use page::{PageRows, take_column};
 
@@ -47,6 +48,22 @@ impl ScanBuilder {
     /// # Errors
     /// As there.
     pub fn aggregate_with(self, calls: &[AggregateCall], progress: &mut dyn FnMut(u64)) -> Result<Aggregates> {
+        let (columns, mut running) = self.running(calls)?;
+        if self.takes_threads() {
+            return parallel::aggregate(self, columns, running, calls, progress);
+        }
+        let filter = self.bound_filter()?;
+        let scan = Scan::new(self.context, columns, self.blocks, None, self.rows)?;
+        let mut scan = Scan { filter, cancel: self.cancel, ..scan };
+        while scan.advance_unlisted()? {
+            take_current(&mut scan, &mut running)?;
+            progress(scan.stats.pages);
+        }
+        Ok(Aggregates { values: finish(&scan, calls, &running)?, stats: scan.stats() })
+    }
+
+    /// The columns that the aggregates need, and an accumulator for each.
+    fn running(&self, calls: &[AggregateCall]) -> Result<(Vec<usize>, Vec<Running>)> {
         let mut columns: Vec<usize> = Vec::new();
         let mut running = Vec::with_capacity(calls.len());
         for call in calls {
@@ -75,43 +92,44 @@ impl ScanBuilder {
             };
             running.push(Running { accumulator: Accumulator::new(call, oid, &name)?, place, expression: None });
         }
-        let (context, filter) = (self.context.clone(), self.bound_filter()?);
-        let mut scan = Scan { filter, ..Scan::new(self.context, columns, self.blocks, None, self.rows)? };
-        scan.cancel = self.cancel;
-        let forgiving = context.engine.cluster.damage().skips_rows();
-        while scan.advance_unlisted()? {
-            let Some(page) = &scan.current else { break };
-            let Some(valid) = scan.checked(page) else { continue };
-            scan.stats.rows += scan.visible.len() as u64;
-            let before = forgiving.then(|| running.clone());
-            let taken = take_page(&valid, &mut scan.visible, &scan.plan, &mut running, &mut scan.detoaster);
-            match (taken, before) {
-                (Ok(()), _) => {}
-                (Err(_), Some(before)) => {
-                    running = before;
-                    scan.visible.list(&valid);
-                    let rows = scan.visible.tuples();
-                    let context = std::sync::Arc::clone(&scan.context);
-                    let lost = take_rows(&context, &valid, rows, &scan.plan, &mut running, &mut scan.detoaster)?;
-                    scan.stats.rows -= lost;
-                    scan.stats.damaged_rows += lost;
-                }
-                (Err(error), None) => return Err(locate(error, &scan.context, page.block())),
-            }
-            progress(scan.stats.pages);
-        }
-        let values = running
-            .iter()
-            .zip(calls)
-            .map(|(r, call)| {
-                let own =
-                    r.expression.as_ref().map(|e| TypeOutput::new(e.result().oid(), -1, &context.types)).transpose()?;
-                let output = own.as_ref().or(r.place.and_then(|place| scan.outputs[place].as_ref()));
-                r.accumulator.finish(output).map_err(|e| e.in_context(&call.text))
-            })
-            .collect::<Result<_>>()?;
-        Ok(Aggregates { values, stats: scan.stats() })
+        Ok((columns, running))
     }
+}
+
+/// Feeds the rows of the page that the scan has come to to all aggregates.
+pub(super) fn take_current(scan: &mut Scan, running: &mut Vec<Running>) -> Result<()> {
+    let Some(page) = &scan.current else { return Ok(()) };
+    let Some(valid) = scan.checked(page) else { return Ok(()) };
+    scan.stats.rows += scan.visible.len() as u64;
+    let before = scan.context.engine.cluster.damage().skips_rows().then(|| running.clone());
+    let taken = take_page(&valid, &mut scan.visible, &scan.plan, running, &mut scan.detoaster);
+    match (taken, before) {
+        (Ok(()), _) => Ok(()),
+        (Err(_), Some(before)) => {
+            *running = before;
+            scan.visible.list(&valid);
+            let rows = scan.visible.tuples();
+            let lost = take_rows(&scan.context, &valid, rows, &scan.plan, running, &mut scan.detoaster)?;
+            scan.stats.rows -= lost;
+            scan.stats.damaged_rows += lost;
+            Ok(())
+        }
+        (Err(error), None) => Err(locate(error, &scan.context, page.block())),
+    }
+}
+
+/// The results, as the server prints them. `scan` is any scan with the columns of `running`.
+pub(super) fn finish(scan: &Scan, calls: &[AggregateCall], running: &[Running]) -> Result<Vec<Option<String>>> {
+    running
+        .iter()
+        .zip(calls)
+        .map(|(r, call)| {
+            let types = &scan.parent.0.types;
+            let own = r.expression.as_ref().map(|e| TypeOutput::new(e.result().oid(), -1, types)).transpose()?;
+            let output = own.as_ref().or(r.place.and_then(|place| scan.outputs[place].as_ref()));
+            r.accumulator.finish(output).map_err(|e| e.in_context(&call.text))
+        })
+        .collect()
 }
 
 /// `octet_length` exists for text, bytea and char(n) (whose padding counts), and what is coerced to them.
@@ -127,9 +145,9 @@ fn check_octet_length(context: &TableContext, call: &AggregateCall, index: usize
     Ok(())
 }
 
-#[derive(Clone)]
-struct Running {
-    accumulator: Accumulator,
+#[derive(Clone, Debug)]
+pub(super) struct Running {
+    pub(super) accumulator: Accumulator,
     /// Index into the scan's columns; `None` for `count(*)`, and where there is an expression.
     place: Option<usize>,
     expression: Option<Box<Program>>,

@@ -90,6 +90,26 @@ impl NumericSum {
         Ok(())
     }
 
+    /// Adds another sum.
+    pub(crate) fn merge(&mut self, other: &Self) {
+        self.scale = self.scale.max(other.scale);
+        self.nan |= other.nan;
+        self.positive_infinity |= other.positive_infinity;
+        self.negative_infinity |= other.negative_infinity;
+        if other.digits.is_empty() {
+            return;
+        }
+        // Both with small digits, so that nothing overflows.
+        let mut other = other.clone();
+        other.carry();
+        self.carry();
+        self.make_room(other.lowest, other.lowest + other.digits.len() as i32 - 1);
+        for (i, digit) in other.digits.iter().enumerate() {
+            self.digits[(other.lowest - self.lowest) as usize + i] += digit;
+        }
+        self.added += 1;
+    }
+
     fn make_room(&mut self, low: i32, high: i32) {
         if self.digits.is_empty() {
             self.lowest = low;
@@ -194,6 +214,31 @@ mod tests {
         assert_eq!(sum.to_text(), "29997");
         sum.add(&short(true, 0, 2, &[1])).unwrap(); // -1e8
         assert_eq!(sum.to_text(), "-99970003");
+    }
+
+    #[test]
+    fn sums_of_parts_are_the_sum() {
+        let values = [
+            short(false, 2, 0, &[12, 3400]),
+            short(true, 0, 3, &[9999, 1, 2, 3]),
+            short(false, 7, -2, &[5000]),
+            short(false, 0, 0, &[9999]),
+            short(true, 4, 0, &[9999, 9999]),
+        ];
+        let sum_of = |values: &[Vec<u8>]| {
+            let mut sum = NumericSum::default();
+            values.iter().for_each(|value| sum.add(value).unwrap());
+            sum
+        };
+        for cut in 0..=values.len() {
+            let (left, right) = values.split_at(cut);
+            let mut sum = sum_of(left);
+            sum.merge(&sum_of(right));
+            assert_eq!(sum.to_text(), sum_of(&values).to_text(), "cut at {cut}");
+        }
+        let mut sum = NumericSum::default();
+        sum.merge(&sum_of(&[0xC000u16.to_le_bytes().to_vec()]));
+        assert_eq!(sum.to_text(), "NaN");
     }
 
     #[test]

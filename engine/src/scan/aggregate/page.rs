@@ -109,6 +109,12 @@ fn take_fixed(rows: &PageRows<'_>, offset: usize, length: usize, accumulator: &m
             rows.each(offset, |b| *sum += f64::from_le_bytes(b));
             *any = true;
         }
+        Accumulator::Floats { load: Load::Float4, values } if length == 4 => {
+            rows.each(offset, |b| values.push(f32::from_le_bytes(b).into()));
+        }
+        Accumulator::Floats { load: Load::Float8, values } if length == 8 => {
+            rows.each(offset, |b| values.push(f64::from_le_bytes(b)));
+        }
         Accumulator::ExtremeInt { load, want_max, best } => {
             let max = *want_max;
             let found = match (load, length) {

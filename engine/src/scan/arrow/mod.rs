@@ -52,16 +52,18 @@ mod list;
 mod options;
 mod schema;
 
+pub use super::parallel::ParallelBatches;
 pub use options::{
     ArrayPolicy, BatchOptions, BatchStats, InfinityPolicy, IntervalPolicy, NumericPolicy, SpecialNumericPolicy,
     TextPolicy, TimestampUnit,
 };
 pub use schema::{METADATA_CONVERSION, METADATA_OID, METADATA_TABLE, METADATA_TYPE, METADATA_TYPMOD};
 
-use super::{Scan, ScanBuilder, locate, stream::ScanStream, system::SystemValues};
+use super::{Scan, ScanBuilder, locate, parallel::Assigned, stream::ScanStream, system::SystemValues};
 use crate::{
     Error, ErrorKind, Result,
     heap::{Datum, DeformPlan, LinePointer, PageColumns, ValidPage},
+    pool::PinnedPage,
 };
 use arrow_array::{RecordBatch, RecordBatchOptions};
 use arrow_schema::{ArrowError, SchemaRef};
@@ -75,7 +77,7 @@ impl ScanBuilder {
     ///
     /// The items are errors as [`batches`](Self::batches) and its iterator have them; an error is the last item.
     pub fn stream(self, options: BatchOptions) -> ScanStream<RecordBatch> {
-        self.stream_of(move |scan| scan.batches(options))
+        self.stream_of(move |scan| scan.parallel_batches(options))
     }
 
     /// Begins a scan whose rows come as Arrow record batches.
@@ -84,25 +86,7 @@ impl ScanBuilder {
     /// As [`start`](Self::start); `Usage` if `options` make no sense or name columns that there are not; `Unsupported`
     /// for types without text form when they are [`strict`](BatchOptions::strict).
     pub fn batches(self, options: BatchOptions) -> Result<Batches> {
-        let scan = self.start()?;
-        let (schema, columns) = schema::resolve(&scan.context, &scan.columns, &options)?;
-        let width = columns.iter().map(ColumnBuilder::width).sum();
-        Ok(Batches {
-            scan,
-            schema,
-            columns,
-            width,
-            rows: 0,
-            next: 0,
-            slots: PageColumns::default(),
-            has_slots: false,
-            careful: false,
-            sizes: Vec::new(),
-            failed: None,
-            ended: false,
-            stats: BatchStats::default(),
-            options,
-        })
+        Batches::over(self.start()?, options)
     }
 
     /// The schema that [`batches`](Self::batches) would have, without reading a page of the table.
@@ -140,11 +124,39 @@ pub struct Batches {
     /// Comes after the batch of the rows before it.
     failed: Option<Error>,
     ended: bool,
+    /// The block of the first row of the batch that is being filled, or of the last one.
+    first_block: u32,
+    /// No batch has rows of two of these.
+    chunks: Option<Assigned>,
     stats: BatchStats,
     options: BatchOptions,
 }
 
 impl Batches {
+    /// The batches of a scan.
+    pub(super) fn over(scan: Scan, options: BatchOptions) -> Result<Self> {
+        let (schema, columns) = schema::resolve(&scan.context, &scan.columns, &options)?;
+        let width = columns.iter().map(ColumnBuilder::width).sum();
+        Ok(Self {
+            scan,
+            schema,
+            columns,
+            width,
+            rows: 0,
+            next: 0,
+            slots: PageColumns::default(),
+            has_slots: false,
+            careful: false,
+            sizes: Vec::new(),
+            failed: None,
+            ended: false,
+            first_block: 0,
+            chunks: None,
+            stats: BatchStats::default(),
+            options,
+        })
+    }
+
     /// The schema of all batches.
     pub fn schema(&self) -> SchemaRef {
         SchemaRef::clone(&self.schema)
@@ -181,6 +193,9 @@ impl Batches {
                 self.has_slots = false;
                 self.careful = false;
             }
+            if self.is_cut() {
+                return Ok(true);
+            }
             let replaced = self.stats.replaced;
             let taken = match self.append() {
                 Ok(taken) => taken,
@@ -208,6 +223,31 @@ impl Batches {
                 return Ok(true);
             }
         }
+    }
+
+    /// Whether the current page belongs to another batch than the rows so far.
+    fn is_cut(&mut self) -> bool {
+        let Some(block) = self.scan.current.as_ref().map(PinnedPage::block) else { return false };
+        if self.rows == 0 {
+            self.first_block = block;
+            return false;
+        }
+        self.chunks.as_ref().is_some_and(|chunks| chunks.seq_of(block) != chunks.seq_of(self.first_block))
+    }
+
+    /// No batch shall have rows of two of these chunks.
+    pub(super) fn cut_at(&mut self, chunks: Assigned) {
+        self.chunks = Some(chunks);
+    }
+
+    /// The block of the first row of the last batch.
+    pub(super) fn first_block(&self) -> u32 {
+        self.first_block
+    }
+
+    /// The scan.
+    pub(super) fn source(&self) -> &Scan {
+        &self.scan
     }
 
     /// What to do about rows that could not be appended: first those that cannot be taken apart are left out, then rows

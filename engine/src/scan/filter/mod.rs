@@ -19,9 +19,9 @@ mod tests;
 
 pub(crate) use eval::PageFilter;
 
-use super::ScanBuilder;
+use super::{ScanBuilder, TableContext};
 use crate::{Error, Result};
-use std::str::FromStr;
+use std::{str::FromStr, sync::Arc};
 
 /// How two values are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -361,6 +361,11 @@ impl ScanBuilder {
 
     /// The filter, checked against the table.
     pub(super) fn bound_filter(&self) -> Result<Option<PageFilter>> {
-        self.filter.as_ref().map(|predicate| bind::bind(predicate, &self.context)).transpose()
+        bound(self.filter.as_ref(), &self.context)
     }
+}
+
+/// A filter of one scan of the table; each has its own.
+pub(super) fn bound(filter: Option<&Predicate>, context: &Arc<TableContext>) -> Result<Option<PageFilter>> {
+    filter.map(|predicate| bind::bind(predicate, context)).transpose()
 }
