@@ -146,14 +146,15 @@ fn sequential_direct_reads_enter_the_kernel_once_for_two_megabytes() {
             let (io, stats) = (stream.metrics(), pool.io_stats());
             assert_eq!((io.bytes_read, io.hits), (u64::from(blocks) * 8192, 0));
             // Beginning from one block: reads of 1 to 16 blocks, then 1 to 48 reads ahead. A device that is busy with
-            // other things lets waits for many completions end early, after 5 ms.
+            // other things lets waits for many completions end early, after 5 ms, and refills go out in smaller batches.
+            // Each of the 772 reads by itself would still be too many.
             let ramp = 32;
-            let late = stats.wait_nanos / 1_000_000;
-            let bound = io.bytes_read / (2 << 20) + ramp;
+            let late = (stats.wait_nanos / 1_000_000).min(400);
+            let bound = io.bytes_read / (2 << 20) + ramp + late;
             let what = format!("{method}, slow {slow}: {io:?} {stats:?}");
             assert!(io.submits <= bound, "{what}");
             if method == MethodName::IoUring {
-                assert!(stats.enters > 0 && stats.enters <= bound + late, "{what}");
+                assert!(stats.enters > 0 && stats.enters <= bound, "{what}");
             }
         }
     }
