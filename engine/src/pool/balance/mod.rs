@@ -42,7 +42,7 @@ use std::{fmt, str::FromStr};
 
 /// Which policy to use: `--numa-balance`.
 ///
-/// The default was chosen by simulation (`benches/results/2026-12-01-numa-simulation`), 4 nodes, hits of runs 2 to 5 of a
+/// The default was chosen by simulation (the program `numa-simulation` in `benches/`), 4 nodes, hits of runs 2 to 5 of a
 /// lone scan over 80 % of the pool: `off` 0 %, `budget` 75 %, `age` 99 %; fill of idle partitions after 1.05 pools of
 /// requests: 0, 29 and 100 %; one client making 50 % or 90 % of the accesses, hits against an undivided pool: 80 and
 /// 38 %, 97 and 99 %, 98 and 99 %, with 87 and 94 % of `age`'s victims local. Under even load all keep over 99 % local.
