@@ -152,7 +152,8 @@ impl Placing<'_> {
             return Ok(self.finish(mapping, len, Placement::Unbound, false));
         }
         // Once smaller at most: room that goes on shrinking is somebody else's, and no place to be.
-        for try_smaller in [true, false] {
+        // Room can be taken between looking and taking, so what is left is asked for again.
+        for try_smaller in [true, true, true, false] {
             match self.ordinary(len) {
                 Ok(mapping) => {
                     let placement = self.planned();
