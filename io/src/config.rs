@@ -7,8 +7,11 @@ use std::{fmt, path::PathBuf, str::FromStr, time::Duration};
 /// `io_uring_enter`. Direct reads are never handed over: they do not copy, so there is nothing to spread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AsyncRule {
-    /// Never.
+    /// As PostgreSQL 19 (more than 4 in flight on the lane, or 32 kB and more an operation), while the lanes that have
+    /// reads in flight are fewer than the CPUs that this process may use: the copy then runs beside the decoding.
     #[default]
+    Auto,
+    /// Never.
     Never,
     /// With more than `in_flight` requests in flight on the lane, or from `bytes` an operation on. PostgreSQL 19 has 4
     /// and 32 kB here (`method_io_uring.c`).
@@ -117,7 +120,7 @@ impl Default for IoConfig {
             io_max_workers: None,
             io_max_concurrency: DEFAULT_MAX_CONCURRENCY,
             lanes: None,
-            async_rule: AsyncRule::Never,
+            async_rule: AsyncRule::Auto,
             worker_inline: true,
             sqpoll: false,
             iopoll: false,

@@ -225,9 +225,9 @@ pub(crate) struct EngineArgs {
     /// io_uring, direct reads: pin the whole pool once instead of each read's memory: off or auto
     #[arg(long, default_value = "off", value_name = "MODE")]
     pub(crate) io_registered_buffers: heapscan::RegisteredBuffers,
-    /// io_uring, buffered reads: hand them to kernel threads: never, always, or N/SIZE for more than N in flight or reads of
-    /// SIZE and more
-    #[arg(long, default_value = "never", value_name = "RULE", value_parser = async_rule)]
+    /// io_uring, buffered reads: hand them to kernel threads: auto (while a CPU is left), never, always, or N/SIZE for more
+    /// than N in flight or reads of SIZE and more
+    #[arg(long, default_value = "auto", value_name = "RULE", value_parser = async_rule)]
     pub(crate) io_async: heapscan::AsyncRule,
     /// worker: also hand over what the page cache has
     #[arg(long)]
@@ -452,12 +452,13 @@ pub(crate) fn size(text: &str) -> Result<u64, String> {
 
 fn async_rule(text: &str) -> Result<heapscan::AsyncRule, String> {
     match text {
+        "auto" => Ok(heapscan::AsyncRule::Auto),
         "never" => Ok(heapscan::AsyncRule::Never),
         "always" => Ok(heapscan::AsyncRule::Always),
         _ => {
             let parts = text.split_once('/').and_then(|(n, bytes)| Some((n.parse().ok()?, size(bytes).ok()?)));
             let (in_flight, bytes) =
-                parts.ok_or_else(|| format!("{text:?} is none of never, always, or N/SIZE such as 4/32kB"))?;
+                parts.ok_or_else(|| format!("{text:?} is none of auto, never, always, or N/SIZE such as 4/32kB"))?;
             Ok(heapscan::AsyncRule::Threshold { in_flight, bytes: usize::try_from(bytes).unwrap_or(usize::MAX) })
         }
     }
@@ -500,6 +501,7 @@ mod tests {
         use heapscan::AsyncRule;
         assert_eq!(async_rule("4/32kB"), Ok(AsyncRule::Threshold { in_flight: 4, bytes: 32 << 10 }));
         assert_eq!((async_rule("never"), async_rule("always")), (Ok(AsyncRule::Never), Ok(AsyncRule::Always)));
+        assert_eq!(async_rule("auto"), Ok(AsyncRule::default()));
         assert!(async_rule("4").is_err() && async_rule("x/8kB").is_err() && async_rule("4/x").is_err());
     }
 

@@ -91,7 +91,11 @@ fn open_for(args: &args::ClusterArgs, table: Option<&str>) -> Result<Engine> {
         }
     }
     let ignored = [
-        ("io-async", "io_uring", args.engine.io_async != heapscan::AsyncRule::default()),
+        (
+            "io-async",
+            "io_uring",
+            !matches!(args.engine.io_async, heapscan::AsyncRule::Auto | heapscan::AsyncRule::Never),
+        ),
         ("io-worker-always", "worker", args.engine.io_worker_always),
         (
             "io-registered-buffers",

@@ -11,10 +11,11 @@
 
 use super::{
     buffers::{self, FixedBuffer},
+    hand_over::HandOver,
     slots::{Slots, Ticket},
 };
 use crate::{
-    AsyncRule, OutstandingRead, Request, WaitOutcome,
+    OutstandingRead, Request, WaitOutcome,
     method::gate::{Gate, NAP},
     stats::{add, add_time},
     transfer::{Core, Operation, Step, Transfer},
@@ -42,7 +43,7 @@ impl Drop for Office<'_> {
 
 /// Settings of a lane.
 pub(super) struct LaneSettings {
-    pub(super) async_rule: AsyncRule,
+    pub(super) hand_over: HandOver,
     pub(super) sqpoll: bool,
     pub(super) iopoll: bool,
     pub(super) stall_after: Duration,
@@ -159,6 +160,9 @@ impl Lane {
             any = true;
             let Some(request) = requests.next() else { break };
             let count = self.in_flight.fetch_add(1, Ordering::SeqCst) + 1;
+            if count == 1 {
+                self.settings.hand_over.begins();
+            }
             core.note_in_flight(count as u64);
             let mut transfer = Transfer::new(request);
             match transfer.prepare(core) {
@@ -223,12 +227,7 @@ impl Lane {
                 .rw_flags(flags)
                 .build()
         };
-        let hand_over = !direct
-            && match self.settings.async_rule {
-                AsyncRule::Never => false,
-                AsyncRule::Always => true,
-                AsyncRule::Threshold { in_flight, bytes } => self.in_flight() > in_flight as usize || len >= bytes,
-            };
+        let hand_over = !direct && self.settings.hand_over.decide(self.in_flight(), len);
         if hand_over { entry.flags(squeue::Flags::ASYNC) } else { entry }
     }
 
@@ -316,7 +315,9 @@ impl Lane {
 
     fn free(&self, slot: usize) {
         lock(&self.slots).release(slot);
-        self.in_flight.fetch_sub(1, Ordering::SeqCst);
+        if self.in_flight.fetch_sub(1, Ordering::SeqCst) == 1 {
+            self.settings.hand_over.ends();
+        }
     }
 
     /// Becomes the leader, unless somebody is.

@@ -2,6 +2,7 @@
 
 mod buffers;
 mod files;
+mod hand_over;
 mod lane;
 mod raw;
 mod setup;
@@ -11,6 +12,7 @@ mod tests;
 
 use self::{
     files::FileTable,
+    hand_over::HandOver,
     lane::{Lane, LaneSettings},
 };
 use super::{IoMethod, MemoryRegistration, OutstandingRead, WaitOutcome};
@@ -20,6 +22,7 @@ use crate::{
     transfer::{Core, Step, Transfer},
 };
 use std::{
+    sync::atomic::AtomicUsize,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -46,6 +49,7 @@ impl IoUringMethod {
         let mut lanes = Vec::new();
         let mut details = Details::new();
         let wanted = config.lane_count();
+        let busy = Arc::new(AtomicUsize::new(0));
         while lanes.len() < wanted {
             let made = match setup::make(config) {
                 Ok(made) => made,
@@ -58,7 +62,7 @@ impl IoUringMethod {
                     break;
                 }
             };
-            let (lane, about) = open_lane(made, config, lanes.len());
+            let (lane, about) = open_lane(made, config, lanes.len(), &busy);
             if lanes.is_empty() {
                 details.extend(about);
             } else if !config.lane_cpus.is_empty() {
@@ -98,7 +102,7 @@ impl IoUringMethod {
     }
 }
 
-fn open_lane(made: setup::Made, config: &IoConfig, number: usize) -> (Lane, Details) {
+fn open_lane(made: setup::Made, config: &IoConfig, number: usize, busy: &Arc<AtomicUsize>) -> (Lane, Details) {
     let setup::Made { ring, flags, depth, sqpoll, iopoll } = made;
     let parameters = ring.params();
     // The one bound on what is in flight: what was asked for, what the queue of submissions holds, and (never less, but
@@ -129,7 +133,7 @@ fn open_lane(made: setup::Made, config: &IoConfig, number: usize) -> (Lane, Deta
         }
     }
     let settings = LaneSettings {
-        async_rule: config.async_rule,
+        hand_over: HandOver::new(config.async_rule, crate::config::cpu_count(), busy.clone()),
         sqpoll: sqpoll.is_ok(),
         iopoll: iopoll.is_ok(),
         stall_after: config.stall_after,
