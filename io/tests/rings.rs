@@ -40,10 +40,11 @@ fn scan(method: &dyn IoMethod, board: &Board, direct: bool) {
 #[test]
 fn every_setting_reads_the_same() {
     type Change = fn(&mut IoConfig);
-    let settings: [(&str, Change); 6] = [
+    let settings: [(&str, Change); 7] = [
         ("sqpoll", |c| c.sqpoll = true),
         ("iopoll", |c| c.iopoll = true),
         ("registered files", |c| c.registered_files = true),
+        ("async never", |c| c.async_rule = AsyncRule::Never),
         ("async", |c| c.async_rule = AsyncRule::Always),
         ("async threshold", |c| c.async_rule = AsyncRule::Threshold { in_flight: 4, bytes: 32_768 }),
         ("depth 1", |c| c.io_max_concurrency = 1),

@@ -22,8 +22,7 @@ use crate::{
     transfer::{Core, Step, Transfer},
 };
 use std::{
-    sync::atomic::AtomicUsize,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError, atomic::AtomicUsize},
     time::Duration,
 };
 
